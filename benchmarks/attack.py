@@ -1,10 +1,12 @@
 """An attack on the gateway: aborts, killed and stopped servers, hostile requests, SIGTERM under load, a full disk.
 
 `cosd serve` runs in a process of its own in front of two real llama.cpp servers, whose models have 32-bit weights. A
-stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. A text is *wrong* if it
-differs from the answer to the same request sent alone, unless a decision in the first differing word is so close that
-rounding in a server can change it. A resource is *leaked* if it is still held after the load but was not held before
-the load. The command exits with status 1 if anything was lost, wrong or leaked.
+stream is *lost* if it neither completed, nor ended in an error, nor was aborted by the attack. Either model may write
+on alone, so no answer may end in an error while the gateway runs. A text is *wrong* if it differs from the answer to
+the same request sent alone, unless a decision in the first differing word is so close that rounding in a server can
+change it, or the answer has unverified tokens and one model alone writes on like this. A resource is *leaked* if it is
+still held after the load but was not held before the load. The command exits with status 1 if anything was lost, wrong
+or leaked.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import anyio
 import httpx
 
 from benchmarks.attacked import KEY, Attacked, ModelServer, attacked, environment
-from benchmarks.door import attack_the_door
+from benchmarks.door import LOST, attack_the_door, watch
 from benchmarks.hostile import HOSTILE, STALLED, Met
 from benchmarks.report import Cell, Options, Table
 from cosd_api import RuleVerifier
@@ -42,7 +44,7 @@ __all__ = ["run"]
 
 _ABORTED = 5  # one stream in five is aborted
 _HANG = 75.0  # seconds after which a stream is lost; the gateway's own limit is 60
-_SETTLE = 3.0  # for this number of seconds after a fault, an answer may still end in an error
+_SETTLE = 3.0  # seconds for which a fault counts after the server is back
 _CLOSE = 1e-2  # a decision with a smaller margin in probability is close, as in the tests on live servers
 _MAX_TOKENS = 64
 _KEPT = 8  # connections and threads that may remain, for example those of probes; leaking aborts would leave many more
@@ -50,6 +52,7 @@ _MEMORY = 200.0  # MB that may stay allocated after the largest request bodies
 _LINES = 60  # number of lines in the input of `cosd batch`
 _DISK = 16_384  # number of bytes after which the simulated disk is full
 _NOT_READY = 503
+_COMPLETE = ("whole", "tie", "seam")
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Streamed:
     outcome: str = "lost"
     words: str = ""
     text: str = ""
+    unverified: int = 0
     first: float | None = None
     ended: float = 0.0
 
@@ -129,7 +133,6 @@ class Attack:
     faults: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])
     met: dict[str, Met] = field(default_factory=dict[str, Met])
     health: list[float] = field(default_factory=list[float])
-    unhealthy: list[str] = field(default_factory=list[str])
 
     def fault_of(self, one: Streamed) -> str | None:
         """The last fault that overlaps a stream."""
@@ -189,7 +192,7 @@ async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
         for number in range(attack.plan.streams):
             group.start_soon(_visit_until, attack, over, random.Random(number))
         if faulty:
-            group.start_soon(_watch_health, attack, over)
+            group.start_soon(watch, attack.on, attack.health, over)
             group.start_soon(_be_hostile, attack, over)
             for one in STALLED * 4:
                 group.start_soon(one.send, attack.on.port, attack.met.setdefault(one.name, Met()))
@@ -197,6 +200,7 @@ async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
         else:
             await anyio.sleep(seconds)
         over.set()
+    await _judge(attack)
 
 
 async def _visit_until(attack: Attack, over: anyio.Event, draw: random.Random) -> None:
@@ -225,8 +229,6 @@ async def _visit(attack: Attack, request: Request, abort_after: int | None) -> S
     except (httpx.HTTPError, ValueError, KeyError) as error:
         one.words = repr(error)
     one.ended = time.monotonic()
-    if one.outcome == "whole" and one.text != attack.expected[request]:
-        one.outcome = "tie" if await _close(attack, request, (one.text, attack.expected[request])) else "wrong"
     return one
 
 
@@ -247,6 +249,7 @@ async def _read(one: Streamed, response: httpx.Response, abort_after: int | None
                 one.words, one.outcome = event["error"]["message"], "error"
                 return
             count += 1
+            one.unverified += event.get("cosd", {}).get("unverified_tokens", 0)
             for choice in event["choices"]:
                 part = one.request.text(choice)
                 one.text += part
@@ -255,13 +258,43 @@ async def _read(one: Streamed, response: httpx.Response, abort_after: int | None
                     one.first = time.monotonic() - one.began
 
 
+async def _judge(attack: Attack) -> None:
+    """Judge the texts that differ from the answers to the same requests sent alone."""
+    known = dict[tuple[Request, str, bool], str]()
+    for one in attack.streams:
+        expected, case = attack.expected[one.request], (one.request, one.text, one.unverified > 0)
+        if one.outcome == "whole" and one.text != expected:
+            if case not in known:
+                texts = one.text, expected
+                seam = one.unverified and await _survived(attack, one.request, texts)
+                known[case] = "seam" if seam else "tie" if await _close(attack, one.request, texts) else "wrong"
+            one.outcome = known[case]
+
+
+def _common(texts: tuple[str, str]) -> str:
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+
+
+async def _survived(attack: Attack, request: Request, texts: tuple[str, str]) -> bool:
+    """True if a text differs from the expected one as one of the models alone would write on."""
+    common = _common(texts)
+    for at in {max(common.rfind(" "), 0), len(common)}:
+        rest = texts[0][at:]
+        for server in (attack.on.draft, attack.on.assistant):
+            alone = (await _completed(server, request, texts[0][:at], n_predict=6))["content"]
+            size = min(len(rest), len(alone))
+            if rest[:size] == alone[:size] and (size or rest == alone):
+                return True
+    return False
+
+
 async def _close(attack: Attack, request: Request, texts: tuple[str, str]) -> bool:
     """True if a decision in the first differing word is close, between two tokens or at a bound of the rule."""
-    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    rule, prompt = RuleVerifier(), as_prompt(request.content)
+    common = _common(texts)
+    rule = RuleVerifier()
     for at in range(max(common.rfind(" "), 0), len(common) + 1):
         (p, second), (q, other) = [
-            await _two_best(server, prompt + common[:at]) for server in (attack.on.draft, attack.on.assistant)
+            await _two_best(server, request, common[:at]) for server in (attack.on.draft, attack.on.assistant)
         ]
         margins = (p - second, q - other, abs(p - rule.alpha), abs(q - rule.beta * p))
         if min(margins) < _CLOSE:
@@ -269,12 +302,19 @@ async def _close(attack: Attack, request: Request, texts: tuple[str, str]) -> bo
     return False
 
 
-async def _two_best(server: ModelServer, prompt: str) -> tuple[float, float]:
-    body = {"prompt": prompt, "n_predict": 1, "n_probs": 2, "temperature": -1}
-    async with httpx.AsyncClient(timeout=_HANG, trust_env=False) as client:
-        found = (await client.post(f"{server.url}/completion", json=body)).json()["completion_probabilities"][0]
+async def _two_best(server: ModelServer, request: Request, begun: str) -> tuple[float, float]:
+    found = (await _completed(server, request, begun, n_predict=1, n_probs=2))["completion_probabilities"][0]
     first, second = (math.exp(one["logprob"]) for one in found["top_logprobs"])
     return first, second
+
+
+async def _completed(server: ModelServer, request: Request, begun: str, **options: int) -> dict[str, Any]:
+    asked = request.body(stream=False)
+    async with httpx.AsyncClient(base_url=server.url, timeout=_HANG, trust_env=False) as client:
+        if request.chat:
+            asked = (await client.post("/apply-template", json=asked)).json()
+        body = {"prompt": asked["prompt"] + begun, "temperature": -1, **options}
+        return dict((await client.post("/completion", json=body)).json())
 
 
 async def _fault(attack: Attack, seconds: float) -> None:
@@ -297,17 +337,6 @@ async def _fault(attack: Attack, seconds: float) -> None:
             await server.healthy()
         attack.faults[at] = name, began, time.monotonic() + _SETTLE
         await anyio.sleep(max(_SETTLE, began + 0.75 * quarter - time.monotonic()))
-
-
-async def _watch_health(attack: Attack, over: anyio.Event) -> None:
-    while not over.is_set():
-        began = time.monotonic()
-        try:
-            (await attack.client.get("/health")).raise_for_status()
-        except httpx.HTTPError as error:
-            attack.unhealthy.append(repr(error))
-        attack.health.append(time.monotonic() - began)
-        await anyio.sleep(0.1)
 
 
 async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
@@ -366,6 +395,7 @@ async def _stop(attack: Attack) -> Table:
             took = time.monotonic() - began
         over.set()
         on.draft.signal(signal.SIGCONT)
+    await _judge(attack)
     refusing = began + limits["drain_seconds"] - 0.5
     for one in attack.streams:
         if one.outcome == "lost" and not one.text and one.began > refusing:
@@ -389,7 +419,7 @@ async def _stop(attack: Attack) -> Table:
         "wrong",
         "seconds until exit",
     ]
-    row: list[Cell] = [sum(ends.values()), ends["whole"] + ends["tie"], ends["aborted"], ends["error"]]
+    row: list[Cell] = [sum(ends.values()), sum(ends[one] for one in _COMPLETE), ends["aborted"], ends["error"]]
     row += [ends["refused"] - early, lost, wrong, took]
     note = (
         f"The gateway receives SIGTERM under load. It has {limits['drain_seconds']:g} s to drain, and then "
@@ -443,7 +473,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def _outcomes(attack: Attack) -> Table:
-    columns = ["", "requests", "complete", "complete, with a tie", "aborted", "error message", "lost", "wrong"]
+    columns = ["", "requests", "complete", "with a tie", "unverified tokens", "aborted", "error", "lost", "wrong"]
     names = dict.fromkeys(name for name, *_ in attack.faults)
     rows, failures = list[list[Cell]](), list[str]()
     said = Counter[str]()
@@ -453,17 +483,17 @@ def _outcomes(attack: Attack) -> Table:
         said.update(f"{one.outcome}: {one.words}" for one in mine if one.words)
         ends["lost"] += ends.pop("refused", 0)
         where = name or "no fault"
-        rows.append([where, len(mine), ends["whole"] + ends["tie"], ends["tie"], ends["aborted"], ends["error"]])
-        rows[-1] += [ends["lost"], ends["wrong"]]
-        failures += [f"{what}: {where}" for what in ("lost", "wrong") if ends[what]]
-        if not name and ends["error"]:
-            failures.append("an error without a fault")
+        seams = sum(one.unverified > 0 for one in mine if one.outcome in _COMPLETE)
+        rows.append([where, len(mine), sum(ends[one] for one in _COMPLETE), ends["tie"], seams, ends["aborted"]])
+        rows[-1] += [ends["error"], ends["lost"], ends["wrong"]]
+        failures += [f"{what}: {where}" for what in ("error", "lost", "wrong") if ends[what]]
+        failures += [f"no answer outlived its model: {where}"] * (where.endswith("killed") and not seams)
     plan = attack.plan
     about = (
         f"{plan.streams} streams are open at any time for {plan.seconds:g} s; clients abort one stream in {_ABORTED}. "
         f"A stopped server is suspended for {plan.stopped:g} s. A stream is counted in the row of the fault that it "
-        f"overlaps; a fault ends {_SETTLE:g} s after the server is back. Streams may end with an error "
-        "message only during a fault."
+        f"overlaps; a fault ends {_SETTLE:g} s after the server is back. Complete answers with unverified tokens were "
+        "written on by one model alone, and an assistant that has failed is left out of the answers of 30 s."
     )
     figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
     return Table("The gateway under attack", columns, rows, [about], figures)
@@ -500,7 +530,6 @@ def _slowest(attack: Attack) -> Table:
         if values
     ]
     columns = ["", "requests", "s (p50)", "s (p99)", "s (max)"]
-    failures = [f"/health: {one}" for one in attack.unhealthy] + ["no whole answer"] * all(
-        one.outcome != "whole" for one in attack.streams
-    )
+    failures = ["/health was not answered"] * (LOST in health)
+    failures += ["no whole answer"] * all(one.outcome != "whole" for one in attack.streams)
     return Table("The slowest requests", columns, rows, (), {"failures": failures})

@@ -179,7 +179,8 @@ async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
             servers.append(ModelServer(name, model, free_port()))
             await servers[-1].start()
         draft, assistant = servers
-        fusion = {"draft": {"url": draft.url}, "assistants": [{"url": assistant.url}]}
+        either = {"on_assistant_error": "draft", "on_draft_error": "assistant"}
+        fusion = {"draft": {"url": draft.url}, "assistants": [{"url": assistant.url}], **either}
         async with gateway(folder, {"fusions": {"cosd": fusion}, "limits": _LIMITS}, draft, assistant) as found:
             yield found
     finally:
