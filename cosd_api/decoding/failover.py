@@ -139,8 +139,11 @@ class Failover:
 
     async def _encoded(self, encoder: Encoder | None, text: bytes) -> Ids | None:
         """A model's own encoding of the text; None if it takes text."""
-        sent = sendable(text).encode()
-        found = None if encoder is None or sent != text else await encoder.upto(text, len(text))
+        if encoder is None or sendable(text).encode() != text:
+            return None
+        if not text:
+            return ()  # the model itself chooses how its path begins, after white space of its template
+        found = await encoder.upto(text, len(text))
         return None if found is None else found.ids
 
     def _can_return(self) -> bool:

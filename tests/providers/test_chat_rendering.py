@@ -11,13 +11,15 @@ import anyio
 import httpx
 import pytest
 
-from cosd_providers import DraftEnd, Message, Question, Token, UnsupportedError, Usage, connect
+from cosd_api import fuse
+from cosd_providers import DraftEnd, Message, Question, ServerError, Token, UnsupportedError, Usage, connect
 from cosd_providers.chat import rendering
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
 from cosd_providers.contract import Context
 from cosd_providers.engines import LlamaCpp
 from cosd_providers.messages import ChatProvider, RenderedPrompt
+from cosd_providers.testing import Fault, ScriptedProvider
 from fakes.llama_cpp import FakeLlamaCpp
 from support.asked import draft
 from support.drawn import partly
@@ -216,6 +218,17 @@ async def test_the_answer_by_ids_begins_with_the_templates_space() -> None:
 
 
 # The beginning of sequence.
+
+
+async def test_an_assistant_that_writes_alone_chooses_its_own_first_token() -> None:
+    """The space before the answer may be part of that token."""
+    server = Server(MISTRAL)
+    down = Fault(ServerError("it is down", endpoint="http://draft", status=503))
+    draft = ScriptedProvider.from_texts({"user: Hi\nassistant: ": ["42"]}, faults=[down])
+    given = connect(URL, engine="llama.cpp", http_client=server.client())
+    result = await fuse(talk("Hi"), draft=draft, assistant=given, on_draft_error="assistant")
+    assert (result.text, result.shares["assistant"]) == ("42", 1)
+    assert read(server) == "<s>[INST] Hi[/INST]"
 
 
 @pytest.mark.parametrize("begins", [False, True])
