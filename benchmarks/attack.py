@@ -265,9 +265,8 @@ async def _judge(attack: Attack) -> None:
         expected, case = attack.expected[one.request], (one.request, one.text, one.unverified > 0)
         if one.outcome == "whole" and one.text != expected:
             if case not in known:
-                texts = one.text, expected
-                seam = one.unverified and await _survived(attack, one.request, texts)
-                known[case] = "seam" if seam else "tie" if await _close(attack, one.request, texts) else "wrong"
+                right, excuse = (_survived, "seam") if one.unverified else (_close, "tie")
+                known[case] = excuse if await right(attack, one.request, (one.text, expected)) else "wrong"
             one.outcome = known[case]
 
 
