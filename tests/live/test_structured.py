@@ -24,10 +24,12 @@ NAMES = pytest.mark.parametrize("names", [("sums", "sums"), ("sums", "facts"), (
 
 @NAMES
 async def test_a_schema(pair: Pair, names: tuple[str, str]) -> None:
-    async with Fusion(draft=pair[names[0]], assistant=pair[names[1]]) as fusion:
-        async with fusion.stream(PROMPT, max_tokens=40, response_format=SUM) as stream:
-            partial = [stream.partial async for _ in stream]
-            result = await stream.finished()
+    async with (
+        Fusion(draft=pair[names[0]], assistant=pair[names[1]]) as fusion,
+        fusion.stream(PROMPT, max_tokens=40, response_format=SUM) as stream,
+    ):
+        partial = [stream.partial async for _ in stream]
+        result = await stream.finished()
     assert re.fullmatch(r'\{"sum": \d+, "sure": "(yes|no)"\}', result.text)
     assert result.finish_reason == "stop"
     assert list(result.parsed) == ["sum", "sure"]

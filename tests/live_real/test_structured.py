@@ -1,0 +1,129 @@
+"""A real model restricted to a format writes what its server writes under a grammar; fused answers keep the format.
+
+What the model writes alone is asked of its server without this library, under a grammar of the same language in
+llama.cpp's own notation (`support.grammars`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from cosd_api import Fusion
+from cosd_api.apps.demo.servers import serve
+from cosd_api.structured.constrained import constrained
+from cosd_api.structured.response_format import ResponseFormat
+from cosd_providers import Context, connect
+from cosd_providers.contract import DraftEnd
+from cosd_providers.messages import RenderedPrompt
+from cosd_providers.usage import Usage
+from live_real.alone import NOISE, lead_over
+from live_real.test_null_control import say
+from live_real.test_sliding_window import GEMMA
+from support.grammars import FORMATS, Format
+
+LENGTH = 64
+EACH = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+COUNTS = pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.extended)])
+
+
+@pytest.fixture
+def gemma() -> Iterator[str]:
+    """Gemma 3 270M, a model with another tokenizer."""
+    if not GEMMA:
+        words = "Gemma 3 270M could not be fetched (see above): nothing is said about formats and two tokenizers"
+        say(words)
+        pytest.xfail(words)
+    with serve(Path(GEMMA), context=1024, slots=4, swa_full=True) as server:
+        yield server.url
+
+
+@EACH
+@COUNTS
+async def test_without_forced_bytes_the_server_under_a_grammar(draft: str, form: Format, count: int) -> None:
+    """Where two texts part, their tokens are as probable as each other but for the server's noise."""
+    parted: list[str] = []
+    for question in (one.strip() for one in form.questions[:count]):
+        wanted, ids = await written_by_the_server(draft, question, form), await written(draft, question, form)
+        at = next((n for n, (one, other) in enumerate(zip(wanted, ids, strict=False)) if one != other), None)
+        if at is None:
+            assert ids == wanted[: len(ids)]
+            assert len(wanted) - len(ids) <= 1, "the server counts the end"
+            continue
+        lead = lead_over(draft, question, wanted[:at], wanted[at], ids[at], listed=20_000)
+        parted.append(f"{form.name}: {question!r} parts at token {at}, by {lead:.2f} in log probability")
+        assert abs(lead) < NOISE, parted[-1]
+    say("\n".join([f"{form.name}: {count - len(parted)} of {count} equal", *parted]))
+
+
+async def written_by_the_server(url: str, question: str, form: Format) -> list[int]:
+    """The ids of the server's own greedy answer under the format's grammar."""
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        body = {"prompt": await prompted(url, question), "n_predict": LENGTH, "temperature": 0, "grammar": form.gbnf}
+        answer = await client.post("/completion", json={**body, "samplers": ["temperature"], "return_tokens": True})
+    return [int(one) for one in answer.json()["tokens"]]
+
+
+async def written(url: str, question: str, form: Format) -> list[int]:
+    """The ids of the restricted model's answer, without any forced bytes."""
+    format_ = ResponseFormat.of(form.given)
+    assert format_ is not None
+    prompt, ids = await prompted(url, question), list[int]()
+    async with connect(url) as provider:
+        turn = constrained(RenderedPrompt(provider, prompt), format_.language, forces=False)
+        async for item in turn.on_path.generate(Context(prompt, b"", ()), max_tokens=LENGTH, usage=Usage()):
+            if not isinstance(item, DraftEnd) and not item.end:
+                assert item.id is not None
+                ids.append(item.id)
+    return ids
+
+
+async def prompted(url: str, question: str) -> str:
+    """The question in the model's chat template."""
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        body = {"messages": [{"role": "user", "content": question}]}
+        return str((await client.post("/apply-template", json=body)).json()["prompt"])
+
+
+@COUNTS
+@EACH
+async def test_the_model_with_itself_keeps_the_format(draft: str, assistant: str, form: Format, count: int) -> None:
+    await check_kept(draft, assistant, form, count)
+
+
+@COUNTS
+@EACH
+@pytest.mark.parametrize("first", ["SmolLM2", "Gemma"])
+async def test_two_tokenizers_keep_the_format(draft: str, gemma: str, form: Format, count: int, first: str) -> None:
+    await check_kept(*((draft, gemma) if first == "SmolLM2" else (gemma, draft)), form, count)
+
+
+async def check_kept(draft: str, assistant: str, form: Format, count: int) -> None:
+    """Every answer that ends is valid; one that is cut at the limit is not called so."""
+    whole = 0
+    async with Fusion(draft=draft, assistant=assistant) as fusion:
+        for question in form.questions[:count]:
+            result = await fusion.generate(question.strip(), max_tokens=LENGTH, response_format=form.given)
+            assert result.trace.replay() == result.text
+            if result.finish_reason == "stop":
+                assert is_valid(result.text, form), result.text
+                whole += 1
+            else:
+                assert (result.finish_reason, result.parsed) == ("length", None)
+    say(f"{form.name}: {whole} of {count} whole, and valid")
+
+
+def is_valid(text: str, form: Format) -> bool:
+    """Test a text by other means than the library's automata."""
+    given: Any = form.given
+    if form.name == "answer":
+        return given.fullmatch(text) is not None
+    if form.name != "mood":
+        return bool(jsonschema.Draft202012Validator(given).is_valid(json.loads(text)))
+    return text in given
