@@ -26,6 +26,10 @@ SECTIONS = {
         "`cosd serve` under load, faults and hostile requests: nothing lost, wrong or leaked",
     ),
     "clients": ("benchmarks.real_clients", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
+    "structured": (
+        "benchmarks.structured",
+        "structured answers: model calls and time with and without forced text, beside the server's own grammar",
+    ),
     "real": ("benchmarks.real", "real language models: itself, two of different families, emoji, long prompts"),
     "imports": (
         "benchmarks.imports",

@@ -24,6 +24,7 @@ _SECTIONS = {
     "gateway": "The gateway",
     "attack": "The gateway attacked",
     "clients": "Clients of the gateway",
+    "structured": "Structured answers",
     "methods": "Every method",
     "imports": "The time of an import",
 }

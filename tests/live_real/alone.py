@@ -20,7 +20,7 @@ class Alone:
     logprobs: list[float] = field(default_factory=list[float])
 
 
-def lead_over(url: str, prompt: str, ids: Sequence[int], own: int, other: int) -> float:
+def lead_over(url: str, prompt: str, ids: Sequence[int], own: int, other: int, *, listed: int = 50) -> float:
     """The log probability of an id behind those of an answer, less that of another one.
 
     It is that of a server that reads all at once. One that wrote the ids, or read them in small parts, gives another
@@ -31,7 +31,7 @@ def lead_over(url: str, prompt: str, ids: Sequence[int], own: int, other: int) -
         conversation = {"messages": [{"role": "user", "content": prompt}]}
         text = client.post("/apply-template", json=conversation).json()["prompt"]
         before: list[int] = client.post("/tokenize", json={"content": text, "parse_special": True}).json()["tokens"]
-        body = {"prompt": [*before, *ids], "n_predict": 1, "temperature": 0, "n_probs": 50, "cache_prompt": False}
+        body = {"prompt": [*before, *ids], "n_predict": 1, "temperature": 0, "n_probs": listed, "cache_prompt": False}
         [place] = client.post("/completion", json=body).json()["completion_probabilities"]
     found = {one["id"]: one["logprob"] for one in place["top_logprobs"]}
     return float(found.get(own, -1e9) - found.get(other, -1e9))
