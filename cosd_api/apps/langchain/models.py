@@ -100,7 +100,8 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
 
         Args:
             schema: a pydantic model, a `TypedDict`, a JSON schema, or another `response_format`.
-            method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The other two are the same.
+            method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The other two are the
+                same.
             include_raw: return a dictionary with the message (`raw`), its value (`parsed`) and an error in it
                 (`parsing_error`).
             **kwargs: further arguments of each call.
