@@ -229,7 +229,8 @@ class Constrained(ForwardingProvider):
         accepted = [one for one in listed if _is_accepted(one, position, least)]
         if not accepted:
             return None
-        unlisted = max(0.0, 1 - sum(one.prob or 0 for one in listed))
+        known = (one for one in listed if one.data or one.end)  # some servers do not show the bytes of every token
+        unlisted = max(0.0, 1 - sum(one.prob or 0 for one in known))
         mass = unlisted + sum(one.prob or 0 for one in accepted)
         best, *others = [
             replace(one, prob=None if one.prob is None else min(1.0, one.prob / mass) if mass else 0.0, alternatives=())
