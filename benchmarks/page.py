@@ -161,7 +161,7 @@ def client_in_words(folder: Path = RESULTS) -> str:
 
 def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     """The sentences on the gateway's page about the gateway's cost and about the attack on it."""
-    [added] = map(_named, tables("gateway", folder))
+    added, *_ = map(_named, tables("gateway", folder))
     most = max(row["streams"] for row in added)
     [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
     cost = (
