@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +73,7 @@ async def run(options: Options) -> list[Table]:
     with ExitStack() as stack:
         file = await smollm2()
         draft, other = (stack.enter_context(serve(file, context=1024, slots=2)).url for _ in range(2))
-        ways: dict[str, Way] = {
+        ways: dict[str, AbstractAsyncContextManager[Way]] = {
             "the server under its own grammar": _served(draft),
             "restricted, every token asked for": _alone(draft, chosen, forces=False),
             "restricted": _alone(draft, chosen, forces=True),
@@ -88,7 +88,8 @@ async def run(options: Options) -> list[Table]:
         texts = list[str]()
         for name, way in ways.items():
             options.say(f"structured: {name}")
-            seen = await _measured(way, questions)
+            async with way as answer:
+                seen = await _measured(answer, questions)
             first, texts = first or seen.seconds, texts + seen.texts
             valid = sum(_is_valid(chosen, one) for one in seen.texts)
             whole = f"{valid} of {len(questions)}"
@@ -117,41 +118,48 @@ async def _measured(way: Way, questions: Sequence[str]) -> Seen:
     return seen
 
 
-def _served(url: str) -> Way:
-    async def answer(question: str, seen: Seen) -> str:
-        body = {"prompt": question, "n_predict": _LENGTH, "temperature": 0, "grammar": _GRAMMAR}
-        async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
+@asynccontextmanager
+async def _served(url: str) -> AsyncGenerator[Way]:
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
+
+        async def answer(question: str, seen: Seen) -> str:
+            body = {"prompt": question, "n_predict": _LENGTH, "temperature": 0, "grammar": _GRAMMAR}
             found = (await client.post("/completion", json=body)).raise_for_status().json()
-        seen.tokens += found["tokens_predicted"]
-        seen.calls += found["tokens_predicted"]
-        return str(found["content"])
+            seen.tokens += found["tokens_predicted"]
+            seen.calls += found["tokens_predicted"]
+            return str(found["content"])
 
-    return answer
+        yield answer
 
 
-def _alone(url: str, chosen: ResponseFormat, *, forces: bool) -> Way:
-    async def answer(question: str, seen: Seen) -> str:
-        text, usage = b"", Usage()
-        async with constrained(RenderedPrompt(connect(url), question), chosen.language, forces=forces).on_path as model:
+@asynccontextmanager
+async def _alone(url: str, chosen: ResponseFormat, *, forces: bool) -> AsyncGenerator[Way]:
+    async with connect(url) as provider:
+
+        async def answer(question: str, seen: Seen) -> str:
+            text, usage = b"", Usage()
+            model = constrained(RenderedPrompt(provider, question), chosen.language, forces=forces).on_path
             async for item in model.generate(Context(question, b"", ()), max_tokens=_LENGTH, usage=usage):
                 if not isinstance(item, DraftEnd):
                     text, seen.tokens = text + item.data, seen.tokens + 1
-        seen.calls += usage.completion_tokens
-        return text.decode("utf-8", "ignore")
+            seen.calls += usage.completion_tokens
+            return text.decode("utf-8", "ignore")
 
-    return answer
+        yield answer
 
 
-def _fused(draft: str, assistant: str) -> Way:
-    async def answer(question: str, seen: Seen) -> str:
-        async with Fusion(draft=draft, assistant=assistant) as fusion:
+@asynccontextmanager
+async def _fused(draft: str, assistant: str) -> AsyncGenerator[Way]:
+    async with Fusion(draft=draft, assistant=assistant) as fusion:
+
+        async def answer(question: str, seen: Seen) -> str:
             found = await fusion.generate(question, max_tokens=_LENGTH, response_format=_SCHEMA)
-        seen.tokens += len(found.tokens)
-        seen.calls += found.usage["draft"].completion_tokens
-        seen.asked += found.usage["assistant"].completion_tokens
-        return found.text
+            seen.tokens += len(found.tokens)
+            seen.calls += found.usage["draft"].completion_tokens
+            seen.asked += found.usage["assistant"].completion_tokens
+            return found.text
 
-    return answer
+        yield answer
 
 
 def _is_valid(chosen: ResponseFormat, text: str) -> bool:

@@ -36,8 +36,8 @@ _LISTED = replace(_DRAWN, end_prob=True, top_k=19, sampling=True)
 
 ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     "llama.cpp": {
-        "": replace(_WHOLE, scores_by_token=True),
-        "with `--embeddings`": replace(_EVERYTHING, scores_by_token=True),
+        "": replace(_WHOLE, scores_by_token=True, finds_allowed=True),
+        "with `--embeddings`": replace(_EVERYTHING, scores_by_token=True, finds_allowed=True),
     },
     "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19)},
     "SGLang": {

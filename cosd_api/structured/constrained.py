@@ -16,6 +16,7 @@ models is therefore defined, batched and judged like any other.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -76,7 +77,7 @@ class Constrained(ForwardingProvider):
         self, provider: Provider, language: Language, *, lead: str = "", cuts: bool = False, forces: bool = True
     ) -> None:
         super().__init__(provider)
-        self._language, self._forces = language, forces
+        self._language, self._forces, self._lead = language, forces, len(lead.encode())
         self._by_ids = Encoder(self._encode, lead, cuts=cuts)
         self._by_text = Encoder(provider.tokenize)
         self._listed = -1
@@ -124,7 +125,7 @@ class Constrained(ForwardingProvider):
                         yield item
                     return
                 position = self._language.after(context.text)
-                token = self._chosen([item, *item.alternatives], position, open_, alternatives)
+                token = self._chosen([item, *item.alternatives], position, self._least(context, open_), alternatives)
                 if token is None and item.prob is None and context.ids is not None:  # a stream may show no list here
                     [token] = await self.next_tokens([context], alternatives=alternatives, usage=usage)
                 token = token or open_ or await self._found(context, position, alternatives, usage)
@@ -149,7 +150,8 @@ class Constrained(ForwardingProvider):
         for context, position, (token, open_) in zip(contexts, positions, forced, strict=True):
             answer = token or next(answers)
             if answer is not None and token is None:
-                answer = self._chosen([answer, *answer.alternatives], position, open_, alternatives)
+                least = self._least(context, open_)
+                answer = self._chosen([answer, *answer.alternatives], position, least, alternatives)
                 answer = answer or open_ or await self._found(context, position, alternatives, usage)
             found.append(answer)
         return found
@@ -201,6 +203,9 @@ class Constrained(ForwardingProvider):
         text = text[: whole(text)]
         encoding = await encoder.upto(text, len(text))
         count = None if encoding is None else encoding.count(start)
+        if encoding is not None and context.ids and not start:  # only white space of the template is written
+            same = encoding.ids[: len(context.ids)] == context.ids
+            count = len(context.ids) if same else bisect_right(encoding.ends, 0)
         if encoding is None or count is None:
             encoding, count, text, start = await encoder.apart(forced), 0, forced, 0
         if encoding is None:
@@ -221,15 +226,18 @@ class Constrained(ForwardingProvider):
             self._listed = min(LISTED - 1, (await self._provider.describe()).capabilities.top_k)
         return max(self._listed, alternatives)
 
-    def _chosen(
-        self, listed: Sequence[Token], position: AllowedNext, open_: Token | None, alternatives: int
-    ) -> Token | None:
-        """The most probable listed token that the language accepts and that covers the open token, renormalised."""
-        least = 1 if open_ is None else len(open_.data)
+    def _least(self, context: Context, open_: Token | None) -> int:
+        """The least number of bytes of the next token. Only the white space of a template has none."""
+        leads = not context.text and len(context.ids or ()) < self._lead
+        return len(open_.data) if open_ is not None else int(not leads)
+
+    def _chosen(self, listed: Sequence[Token], position: AllowedNext, least: int, alternatives: int) -> Token | None:
+        """The most probable listed token that the language accepts and that is long enough, renormalised."""
         accepted = [one for one in listed if _is_accepted(one, position, least)]
         if not accepted:
             return None
-        unlisted = max(0.0, 1 - sum(one.prob or 0 for one in listed))
+        known = (one for one in listed if one.data or one.end or not least)  # a server may not show a token's bytes
+        unlisted = max(0.0, 1 - sum(one.prob or 0 for one in known))
         mass = unlisted + sum(one.prob or 0 for one in accepted)
         best, *others = [
             replace(one, prob=None if one.prob is None else min(1.0, one.prob / mass) if mass else 0.0, alternatives=())
@@ -254,7 +262,7 @@ class Constrained(ForwardingProvider):
         hint = "Ask for a format with fewer fixed choices, or use a server that lists more tokens, such as llama.cpp."
         if isinstance(self._provider, AllowedTokens):
             listed = await self._provider.list_allowed(context, allowed, usage=usage)
-            token = self._chosen([one for one in listed if can_send(one.data)], position, None, alternatives)
+            token = self._chosen([one for one in listed if can_send(one.data)], position, 1, alternatives)
             if token is not None:
                 return token
             words = "the model has no token that may follow in the requested format"

@@ -102,7 +102,8 @@ def accepted(
         data = spell(one)
         if language.may_end(text) if one in ends else len(data) >= max(1, len(open_)) and language.allows(text, data):
             found.append((one, prob))
-    mass = sum(prob for _, prob in found) + 1 - sum(prob for _, prob in some)
+    known = sum(prob for one, prob in some if one in ends or spell(one))  # a token without bytes is as one not listed
+    mass = sum(prob for _, prob in found) + 1 - known
     return [(one, prob / mass) for one, prob in found]
 
 

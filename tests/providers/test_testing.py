@@ -255,7 +255,7 @@ async def test_abilities() -> None:
     size = len(TextModel(SCRIPT).tokens)
     able = Capabilities(True, True, True, True, top_k=size - 1, score_top_k=size - 1, sampling=True, finds_allowed=True)
     assert (await scripted().describe()).capabilities == able
-    able = Capabilities(True, True, True, True, top_k=2, score_top_k=2, sampling=False)
+    able = Capabilities(True, True, True, True, top_k=2, score_top_k=2, finds_allowed=True)
     assert (await scripted(top_k=2, sampling=False).describe()).capabilities == able
     assert (await scripted(probs=False).describe()).capabilities.top_k == 0
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import test_leads as leads
 import test_own_paths as own_paths
 import test_text_paths as text_paths
 from cosd_api import FusionResult, fuse
@@ -193,3 +194,33 @@ async def test_models_by_text_keep_to_the_language(
     assert any(one.startswith(result.text) for one in texts)
     assert result.text in texts or result.stop_reason != "end"
     assert result.trace.replay() == result.text
+
+
+@examples(40)
+@given(leads.tasks(), st.data(), st.sampled_from(WAYS))
+async def test_the_white_space_of_a_template_comes_first(
+    task: leads.Task, data: st.DataObject, way: dict[str, Any]
+) -> None:
+    """A model's path begins with it, although no text of the language does, and whether or not bytes are forced."""
+    task = replace(task, obeys=tuple(True for _ in task.models))
+    own = b"".join(task.models[0].tokens[one] for one in ngrams_alone(task))
+    texts = {
+        own.decode("utf-8", "ignore").strip() or "a",
+        *data.draw(st.lists(st.sampled_from(("The", "In a", "\n", "é")), max_size=2)),
+    }
+    servers = task.servers()
+    result = await task.fused(servers, unit="word", response_format=sorted(texts), **way)
+    assert any(one.startswith(result.text) for one in texts)
+    raw = b"".join(task.models[0].tokens[one.id or 0] for one in result.tokens)
+    lead = task.leads[0].encode()
+    assert raw == (lead + result.text.encode())[: len(raw)]
+    assert len(result.tokens) == task.max_tokens or result.text in texts
+
+
+def ngrams_alone(task: leads.Task) -> list[int]:
+    """The ids that the draft writes by itself."""
+    writer, ids = task.leading[0], list[int]()
+    while len(ids) < 8 and task.models[0].end not in ids:
+        probs = writer.next([*writer.begin, *ids])
+        ids.append(probs.index(max(probs)))
+    return ids

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_STRING = r'''
+_STRING = r"""
 string ::= "\"" char* "\""
 char ::= [^"\\\x00-\x1f\x7f] | "\\" ["\\bfnrt]
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ ANSWER = Format(
 LIST = Format(
     "list",
     {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 2, "maxItems": 3},
-    r'''root ::= "[" string ", " string (", " string)? "]"
+    r"""root ::= "[" string ", " string (", " string)? "]"
 string ::= "\"" char{0,12} "\""
-char ::= [^"\\\x00-\x1f\x7f] | "\\" ["\\bfnrt]''',
+char ::= [^"\\\x00-\x1f\x7f] | "\\" ["\\bfnrt]""",
     tuple(f"Some {one} as a JSON list: " for one in _THINGS),
 )
 MOOD = Format(

@@ -6,6 +6,7 @@
     {"prompt": "2 + 2 ="}
     {"custom_id": "b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}
     {"messages": [{"role": "user", "content": "Hello"}], "own": {"assistant": "The user is Ada."}}
+    {"prompt": "Is snow white? ", "response_format": {"type": "choice", "choices": ["yes", "no"]}}
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _PlainLine(BaseModel):
     stop: Any = None
     seed: Any = None
     temperature: Any = None
+    response_format: Any = None
 
 
 @dataclass(frozen=True, slots=True)

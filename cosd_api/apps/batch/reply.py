@@ -17,6 +17,7 @@ from cosd_api.apps.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
 from cosd_api.settings import AnswerOptions
+from cosd_api.structured import ResponseFormat
 from cosd_api.tools import CallReader
 from cosd_providers import (
     BudgetError,
@@ -130,11 +131,16 @@ def _asked(line: BatchLine) -> Asked:
 
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.
+        SettingError: the format of a plain line's answer is invalid.
     """
-    data = json.dumps({"model": "cosd", **line.body} if line.plain else line.body).encode()
+    body = {**({"model": "cosd"} if line.plain else {}), **line.body}
+    given = body.pop("response_format", None) if line.plain else None  # may have more forms than in a gateway's body
+    data = json.dumps(body).encode()
     asked = read_chat(data, _UNLIMITED) if line.url == CHAT else read_completion(data, _UNLIMITED)
     if asked.stream:
         raise ApiError("stream is refused: a batch returns whole answers", param="stream")
+    if given is not None:
+        asked.options["response_format"] = ResponseFormat.of(given)
     return asked
 
 
@@ -194,6 +200,8 @@ def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult], calls
     if line.plain:
         (one,) = done
         content = {"text": one.text, "finish_reason": one.finish_reason}
+        if asked.options.get("response_format") is not None:
+            content["parsed"] = one.parsed
         return Reply(asked=line, content=content, facts=facts(one), **counted)
     shape, unique = ChatShape if asked.chat else CompletionShape, uuid4().hex
     options: dict[str, Any] = {"logprobs": asked.logprobs, "calls": calls}

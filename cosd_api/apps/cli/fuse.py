@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from cosd_api import Fusion, FusionResult
-from cosd_api.apps.cli.console import Writer, guarded, say
+from cosd_api import Fusion, FusionResult, SettingError
+from cosd_api.apps.cli.console import Writer, files_of, guarded, say
 from cosd_api.apps.cli.options import SharedOptions, check_writable, seconds, with_options
 from cosd_api.apps.cli.spending import bounded
 from cosd_api.apps.report.terminal import show, summary
 from cosd_api.common.event_loop import run_async
 from cosd_api.settings import AnswerLimits
+from cosd_api.structured import ResponseFormat
 from cosd_providers import Message, ProviderError
 from cosd_providers.messages import after_own, checked_messages
 
@@ -52,6 +54,23 @@ def fuse(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A system message for all models; implies --chat.")
     ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Restrict the answer to a JSON schema or to another response_format; FILE has it as JSON.",
+        ),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN", help="Restrict the answer to a regular expression, which it matches as a whole."
+        ),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Restrict the answer to this text or another --choice; repeat it for each."),
+    ] = None,
     read_timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Limit on each wait for a server, between two bytes; 600 by default."),
@@ -84,9 +103,10 @@ def fuse(
         if as_json and explain:
             raise typer.BadParameter("cannot be combined with --json: give one of them", param_hint="--explain")
         if trace is not None:
-            check_writable(trace, "--trace", options.tree, options.config)
+            check_writable(trace, "--trace", options.tree, options.config, schema)
         fusion = options.fusion(seconds(read_timeout, "--read-timeout"))
-        limits = options.limits(fusion)
+        limits = replace(options.limits(fusion), response_format=_format(schema, regex, choice))
+        limits.seeded(fusion.settings.method)  # raises an error if the method cannot keep to a format
         try:
             asked = _asked(prompt, system, chat=chat or bool(limits.own))
             result = run_async(_answer, fusion, asked, limits, Writer(silent=as_json or explain), quiet)
@@ -127,6 +147,37 @@ async def _answer(
                 return stream.result
     finally:
         writer.end()
+
+
+def _format(schema: Path | None, regex: str | None, choices: list[str] | None) -> ResponseFormat | None:
+    """Return the format of the answer.
+
+    Raises:
+        typer.BadParameter: the file cannot be read, the format is invalid, or several are given.
+    """
+    forms: dict[str, Any] = {
+        "--schema": None if schema is None else _object(schema),
+        "--regex": None if regex is None else {"type": "regex", "pattern": regex},
+        "--choice": choices or None,
+    }
+    option, *more = [name for name, one in forms.items() if one is not None] or [""]
+    if more:
+        raise typer.BadParameter(f"cannot be combined with {option}: give one of them", param_hint=more[0])
+    try:
+        return ResponseFormat.of(forms.get(option))
+    except SettingError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        with files_of("--schema"):
+            found: object = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{path} is not a JSON object", param_hint="--schema")
+    return cast("dict[str, Any]", found)
 
 
 def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]:

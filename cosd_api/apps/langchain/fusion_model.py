@@ -444,8 +444,9 @@ def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
         role = message.role
     if role is None:
         raise SettingError(f"messages[{at}] is a {type(message).__name__}: a fusion supports no tools and no functions")
-    calls = message.tool_calls or message.invalid_tool_calls if isinstance(message, AIMessage) else None
-    return {"role": role, "content": message.content, "tool_calls": calls}
+    if isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
+        raise SettingError(f"messages[{at}] has tool_calls: ChatCoSD takes no tools")
+    return {"role": role, "content": message.content}
 
 
 # Errors that can be caught either as errors of this library or as errors of LangChain.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import (
@@ -100,7 +100,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
 
         Args:
             schema: a pydantic model, a `TypedDict`, a JSON schema, or another `response_format`.
-            method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The other two are the same.
+            method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The others do the same.
             include_raw: return a dictionary with the message (`raw`), its value (`parsed`) and an error in it
                 (`parsing_error`).
             **kwargs: further arguments of each call.
@@ -241,9 +241,10 @@ class _Emitting:
 
 def _format(schema: Any) -> Any:
     """Return a schema as a `response_format`: LangChain converts what pydantic and JSON Schema do not know."""
-    if isinstance(schema, Mapping) or (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        return schema
-    return convert_to_json_schema(schema) if isinstance(schema, type) else schema
+    given = cast("object", schema)
+    if isinstance(given, type) and not issubclass(given, BaseModel):
+        return convert_to_json_schema(cast("type[Any]", given))
+    return given
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,36 @@ async def test_conversations_and_limits_of_plain_lines(tmp_path: Path) -> None:
     assert "the conversation is empty" in lines["none"]["error"]["message"]
 
 
+async def test_plain_lines_have_formats(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"custom_id": "text", "prompt": "a:", "response_format": {"type": "choice", "choices": [" no.", " yes."]}},
+        {"custom_id": "chat", "messages": [{"role": "user", "content": "a:"}], "response_format": {"enum": [" yes."]}},
+        {
+            "custom_id": "cut",
+            "prompt": "a:",
+            "response_format": {"type": "regex", "pattern": " yes.+"},
+            "max_tokens": 1,
+        },
+        {"custom_id": "any", "prompt": "a:", "response_format": {"type": "text"}},
+        {"custom_id": "wrong", "prompt": "a:", "response_format": {"not": {}}},
+        {"custom_id": "word", "prompt": "a:", "response_format": "json"},
+    ]
+    target = tmp_path / "out.jsonl"
+    await run(input_file(tmp_path / "in.jsonl", rows), target)
+    lines = read(target)
+    assert {name: one.get("parsed", "absent") for name, one in lines.items()} == {
+        "text": " yes.",
+        "chat": " yes.",
+        "cut": None,
+        "any": "absent",
+        "wrong": "absent",
+        "word": "absent",
+    }
+    assert lines["chat"]["text"] == '" yes."'
+    assert lines["wrong"]["error"]["message"].startswith("schema: the keyword 'not' is not supported")
+    assert lines["word"]["error"]["message"].startswith("response_format is invalid")
+
+
 async def test_own_messages_of_a_line_reach_one_model_alone(tmp_path: Path) -> None:
     document, asked = "SECRET-4711", "user: Hi\nassistant: "
     messages, own = [{"role": "user", "content": "Hi"}], {"assistant": document}

@@ -44,6 +44,66 @@ def requests(scripted: Scripted) -> list[int]:
     return [provider.requests for provider in scripted.providers.values()]
 
 
+# Formats of answers.
+
+
+def writing(scripted: Scripted, text: str) -> Scripted:
+    """Both models write a text, one token for each character."""
+    for url, name in (("http://draft", "draft"), ("http://one", "one")):
+        scripted.providers[url] = ScriptedProvider.from_texts({"Q": [*text]}, name=name)
+    return scripted
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("given", [SCHEMA, {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}])
+def test_an_answer_keeps_to_a_schema(scripted: Scripted, tmp_path: Path, given: dict[str, Any]) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(given))
+    found = writing(scripted, '{"n": 12}')("Q", "--schema", str(path), "--json")
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["parsed"] == {"n": 12}
+    cut = scripted("Q", "--schema", str(path), "--max-tokens", "2", "--json")
+    assert (json.loads(cut.stdout)["finish_reason"], json.loads(cut.stdout)["parsed"]) == ("length", None)
+
+
+@pytest.mark.parametrize("given", [("--regex", "[0-9]+b"), ("--choice", "12a", "--choice", "12b")])
+def test_an_answer_keeps_to_a_pattern_or_to_choices(scripted: Scripted, given: tuple[str, ...]) -> None:
+    assert writing(scripted, "12b")("Q", *given, "--quiet").stdout == "12b\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "expected"),
+    [
+        (None, (), "Invalid value for --schema: {path}: No such file or directory"),
+        ("{", (), "Invalid value for --schema: {path} is not JSON: Expecting property name"),
+        ('["a"]', (), "Invalid value for --schema: {path} is not a JSON object"),
+        ('{"not": {}}', (), "Invalid value for --schema: schema: the keyword 'not' is not supported"),
+        ("{}", ("--regex", "a"), "Invalid value for --regex: cannot be combined with --schema: give one of them"),
+        (
+            "{}",
+            ("--method", "rerank"),
+            "Invalid value: response_format is not accepted by the method 'rerank', because",
+        ),
+    ],
+)
+def test_formats_that_are_refused(
+    scripted: Scripted, tmp_path: Path, content: str | None, more: tuple[str, ...], expected: str
+) -> None:
+    path = tmp_path / "s"
+    if content is not None:
+        path.write_text(content)
+    found = scripted("Q", "--schema", str(path), *more)
+    assert found.exit_code == 2
+    assert expected.replace("{path}", str(path)).replace(" ", "") in words(found).replace(" ", "")
+    assert sum(requests(scripted)) == 0
+
+
+def test_a_pattern_that_is_not_one(scripted: Scripted) -> None:
+    assert "Invalid value for --regex: regex" in words(scripted("Q", "--regex", "("))
+
+
 # Dear methods.
 
 
@@ -152,10 +212,11 @@ def test_a_trace_is_kept_where_nobody_reads_what_is_printed(
     assert Trace.load(tmp_path / "trace.jsonl").replay()
 
 
-def test_a_trace_does_not_take_the_place_of_the_tree(scripted: Scripted, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--tree", "--schema"])
+def test_a_trace_does_not_take_the_place_of_an_input(scripted: Scripted, tmp_path: Path, option: str) -> None:
     path = tmp_path / "tree.json"
     path.write_text('{"nodes": [{"value": 1}]}')
-    result = scripted("Q", "--tree", str(path), "--trace", str(tmp_path / "." / "tree.json"))
+    result = scripted("Q", option, str(path), "--trace", str(tmp_path / "." / "tree.json"))
     assert result.exit_code == 2
     assert "is an input and would be overwritten: name another file" in words(result)
     assert path.read_text() == '{"nodes": [{"value": 1}]}'

@@ -221,7 +221,7 @@ def test_answers_are_drawn(method: str) -> None:
     assert [(one["temperature"], one["seed"]) for one in settings] == [(1.0, 3), (1.0, 4)]
 
 
-@pytest.mark.parametrize("name", ["tools", "response_format"])
+@pytest.mark.parametrize("name", ["tools", "functions"])
 def test_tools_are_refused_where_they_are_bound(name: str) -> None:
     with pytest.raises(SettingError, match=f"{name} is not supported: a fusion writes text and calls no tools"):
         chat().bind(**{name: [{"type": "function"}]}).invoke("Where?")
@@ -304,7 +304,9 @@ def test_every_setting_of_a_fusion_is_a_field() -> None:
     import inspect
 
     taken = {**inspect.signature(Fusion.stream).parameters, **inspect.signature(Fusion).parameters}
-    assert taken.keys() - {"self", "prompt", "models", "alternatives"} <= ChatCoSD.model_fields.keys()
+    assert (
+        taken.keys() - {"self", "prompt", "models", "alternatives", "response_format"} <= ChatCoSD.model_fields.keys()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ messages
@@ -338,7 +340,7 @@ CALL = {"name": "f", "args": {}, "id": "1", "type": "tool_call"}
     ("message", "words"),
     [
         (ToolMessage("42", tool_call_id="1"), r"messages\[1\] is a ToolMessage: a fusion supports no tools"),
-        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: a fusion takes no tools"),
+        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: ChatCoSD takes no tools"),
         (
             HumanMessage([{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]),
             r"messages\[1\] has a part of the type 'image_url': a fusion takes text only",
