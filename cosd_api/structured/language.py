@@ -254,7 +254,7 @@ def _llguidance() -> Any:  # a module
         if error.name != "llguidance":
             raise
         words = 'structured answers need llguidance: pip install ".[structured]" in a clone of the repository'
-        raise ModuleNotFoundError(words, name=error.name) from None
+        raise SettingError(words) from None
     return llguidance
 
 

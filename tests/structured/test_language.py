@@ -263,5 +263,5 @@ def test_a_lark_grammar_that_is_refused() -> None:
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     words = r'^structured answers need llguidance: pip install "\.\[structured\]" in a clone of the repository$'
-    with pytest.raises(ModuleNotFoundError, match=words):
+    with pytest.raises(SettingError, match=words):
         Language.regex("never compiled before")

@@ -109,5 +109,5 @@ def _refused(name: str) -> Generator[None]:
     """Convert errors about a field to errors in OpenAI's format."""
     try:
         yield
-    except (SettingError, ModuleNotFoundError) as error:  # the second: the extra `structured` is not installed
+    except SettingError as error:
         raise ApiError(str(error), param=name) from None
