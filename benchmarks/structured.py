@@ -51,7 +51,7 @@ _PEOPLE = (
 
 @dataclass
 class Seen:
-    """What was counted in the answers of one way."""
+    """The counts of the answers of one way."""
 
     texts: list[str] = field(default_factory=list[str])
     tokens: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 from pydantic import BaseModel
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.apps.demo.servers import MODELS, serve
 from cosd_api.structured import Language
 from cosd_api.structured.constrained import constrained
 from cosd_providers import Context, DraftEnd, connect
@@ -31,16 +30,14 @@ class Sum(BaseModel):
     word: str
 
 
-@pytest.fixture(scope="module")
-def draft() -> Iterator[str]:
-    with serve(MODELS / "sums.gguf", slots=2) as server:
-        yield server.url
+@pytest.fixture
+def draft(trio: Mapping[str, str]) -> str:
+    return trio["sums"]
 
 
-@pytest.fixture(scope="module")
-def assistant() -> Iterator[str]:
-    with serve(MODELS / "words.gguf", slots=2) as server:
-        yield server.url
+@pytest.fixture
+def assistant(trio: Mapping[str, str]) -> str:
+    return trio["words"]
 
 
 @pytest.mark.parametrize("text_only", [False, True], ids=["ids", "text"])

@@ -6,6 +6,7 @@ A skipped test says nothing, and these are run to hear from the model: in this f
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from support.no_skips import mark_live, pytest_make_collect_report, pytest_runte
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
 FOLDER = os.environ.get("COSD_REAL_MODEL")
+GEMMA = os.environ.get("COSD_GEMMA_FILE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +32,22 @@ def _served(name: str) -> Iterator[str]:
         pytest.fail("these tests need COSD_REAL_MODEL, the folder of the model: run `make test-real`")
     with serve(Path(FOLDER) / name, context=2048, slots=4) as server:
         yield server.url
+
+
+def served_gemma(*, swa_full: bool) -> Iterator[str]:
+    """Gemma 3 270M, a model with another tokenizer and a sliding window."""
+    if not GEMMA:
+        words = "Gemma 3 270M could not be fetched (see above): nothing is said about a model of another family"
+        sys.stderr.write(f"\n{words}\n")
+        pytest.xfail(words)
+    with serve(Path(GEMMA), context=1024, slots=4, swa_full=swa_full) as server:
+        yield server.url
+
+
+@pytest.fixture
+def gemma() -> Iterator[str]:
+    """Gemma 3 270M with `--swa-full`, fresh."""
+    yield from served_gemma(swa_full=True)
 
 
 @pytest.fixture

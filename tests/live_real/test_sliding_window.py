@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.apps.demo.servers import serve
 from cosd_providers import ProbeReport, connect, probe
+from live_real.conftest import served_gemma
 from live_real.prompts import PROMPTS
 from live_real.test_null_control import EVERYWHERE, RULE, say
 
-GEMMA = os.environ.get("COSD_GEMMA_FILE")  # read here: no test sees a COSD_ variable
 COUNT, LENGTH = 20, 24
 ADVICE = "start it with --swa-full if its model has a sliding window: restarts are slow, its numbers unsteady"
 
@@ -41,31 +38,22 @@ class Written:
         return listed.get(one, min(listed.values())) - listed.get(other, min(listed.values()))
 
 
-def _served(*, swa_full: bool) -> Iterator[str]:
-    if not GEMMA:
-        words = "Gemma 3 270M could not be fetched (see above): nothing is said about models with a sliding window"
-        say(words)
-        pytest.xfail(words)
-    with serve(Path(GEMMA), context=1024, slots=4, swa_full=swa_full) as server:
-        yield server.url
-
-
 @pytest.fixture(scope="module")
 def draft() -> Iterator[str]:
     """The model with `--swa-full`."""
-    yield from _served(swa_full=True)
+    yield from served_gemma(swa_full=True)
 
 
 @pytest.fixture(scope="module")
 def assistant() -> Iterator[str]:
     """The same on a server of its own."""
-    yield from _served(swa_full=True)
+    yield from served_gemma(swa_full=True)
 
 
 @pytest.fixture
 def without() -> Iterator[str]:
     """The model as a server starts it by default."""
-    yield from _served(swa_full=False)
+    yield from served_gemma(swa_full=False)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ llama.cpp's own notation (`support.grammars`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +14,6 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from cosd_api import Fusion, RuleVerifier
-from cosd_api.apps.demo.servers import serve
 from cosd_api.structured.constrained import constrained
 from cosd_api.structured.response_format import ResponseFormat
 from cosd_providers import Context, connect
@@ -26,24 +23,12 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.usage import Usage
 from live_real.alone import NOISE, lead_over
 from live_real.test_null_control import say
-from live_real.test_sliding_window import GEMMA
 from support.grammars import CALL, FORMATS, LIST, PERSON, Format
 
 LENGTH = 64
 EACH = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 COUNTS = pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.extended)])
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
-
-
-@pytest.fixture
-def gemma() -> Iterator[str]:
-    """Gemma 3 270M, a model with another tokenizer."""
-    if not GEMMA:
-        words = "Gemma 3 270M could not be fetched (see above): nothing is said about formats and two tokenizers"
-        say(words)
-        pytest.xfail(words)
-    with serve(Path(GEMMA), context=1024, slots=4, swa_full=True) as server:
-        yield server.url
 
 
 @EACH

@@ -28,7 +28,7 @@ class Texts:
     texts: tuple[bytes, ...]
 
     def rest(self, text: bytes) -> list[bytes]:
-        """What may follow a text, up to an end."""
+        """The continuations of a text, each up to an end."""
         return [one[len(text) :] for one in self.texts if one.startswith(text)]
 
     def forced(self, text: bytes) -> bytes:

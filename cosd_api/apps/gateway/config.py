@@ -21,6 +21,7 @@ from pydantic import (
 from cosd_api import FusionConfig, SettingError
 from cosd_api.apps.gateway.fields import FIELDS, check_ignored, is_ignorable
 from cosd_api.config import Document, FieldPath, config_error, config_errors, read_document
+from cosd_api.tools import FORMATS, format_named
 
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
@@ -43,7 +44,13 @@ def _ignorable(name: str) -> str:
     return name
 
 
+def _call_format(name: str) -> str:
+    return format_named(name).name
+
+
 _FORM = [name for name in FIELDS if not is_ignorable(name)]
+_NAMES = [one.name for one in FORMATS]
+_CallFormat = Annotated[str, AfterValidator(_call_format), WithJsonSchema({"type": "string", "enum": _NAMES})]
 _Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"type": "string", "not": {"enum": _FORM}})]
 
 
@@ -144,9 +151,7 @@ class GatewayConfig(BaseModel):
     limits: GatewayLimits = GatewayLimits()
     cors: list[Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*]+$")]] = []
     ignore: list[_Ignorable] = []
-    call_format: Literal["hermes", "deepseek-v3", "deepseek-v3.1", "mistral", "mistral-v11", "llama", "json"] | None = (
-        None
-    )
+    call_format: _CallFormat | None = None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
