@@ -62,12 +62,14 @@ class ModelServer:
         model: the model's file.
         port: the server's port, the same after every start.
         context: number of tokens in each slot.
+        cache: size in MiB of the server's cache of the prompts that have no slot.
     """
 
     name: str
     model: Path
     port: int
     context: int = 512
+    cache: int = 64
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,7 +79,8 @@ class ModelServer:
 
     async def start(self) -> None:
         """Start the server, and wait until it is healthy."""
-        command = [sys.executable, "-m", "benchmarks.attacked", str(self.model), str(self.port), str(self.context)]
+        given = map(str, (self.model, self.port, self.context, self.cache))
+        command = [sys.executable, "-m", "benchmarks.attacked", *given]
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)  # noqa: ASYNC220 - a fork takes no time
         await self.healthy()
 
@@ -210,7 +213,7 @@ async def gateway(
                 process.stdout.close()
 
 
-def _serve(model: str, port: int, context: int) -> None:
+def _serve(model: str, port: int, context: int, cache: int) -> None:
     xllamacpp: Any = importlib.import_module("xllamacpp")  # the package has no type annotations
     params = xllamacpp.CommonParams()
     params.model.path = model
@@ -218,7 +221,7 @@ def _serve(model: str, port: int, context: int) -> None:
     params.verbosity = 1
     params.warmup = params.ui = params.kv_unified = False
     params.endpoint_props = params.endpoint_slots = True
-    params.cache_ram_mib, params.n_parallel, params.n_ctx = 64, SLOTS, context * SLOTS
+    params.cache_ram_mib, params.n_parallel, params.n_ctx = cache, SLOTS, context * SLOTS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     print(server.listening_address, file=sys.stderr)
@@ -226,4 +229,4 @@ def _serve(model: str, port: int, context: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    _serve(sys.argv[1], *map(int, sys.argv[2:]))
