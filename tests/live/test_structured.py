@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from cosd_api import Fusion, RuleVerifier
+from cosd_api.apps.demo.servers import Three
 from cosd_api.structured import Language
 from cosd_api.structured.constrained import constrained
 from cosd_providers import Context, DraftEnd, connect
@@ -31,13 +31,13 @@ class Sum(BaseModel):
 
 
 @pytest.fixture
-def draft(trio: Mapping[str, str]) -> str:
-    return trio["sums"]
+def draft(three: Three) -> str:
+    return three.sums
 
 
 @pytest.fixture
-def assistant(trio: Mapping[str, str]) -> str:
-    return trio["words"]
+def assistant(three: Three) -> str:
+    return three.words
 
 
 @pytest.mark.parametrize("text_only", [False, True], ids=["ids", "text"])
