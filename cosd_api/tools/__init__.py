@@ -11,6 +11,7 @@ from cosd_api.tools.call_reader import CallBegun, CallReader, Part, read_answer
 from cosd_api.tools.grammar import answer_grammar, check_parameters
 from cosd_api.tools.prompting import as_model_reads, find_format, with_toolset
 from cosd_api.tools.tool_definitions import ToolChoice, checked_choice, checked_tools
+from cosd_api.tools.tool_request import ToolRequest
 
 __all__ = [
     "DEFAULT_FORMAT",
@@ -20,6 +21,7 @@ __all__ = [
     "CallReader",
     "Part",
     "ToolChoice",
+    "ToolRequest",
     "answer_grammar",
     "as_model_reads",
     "check_parameters",

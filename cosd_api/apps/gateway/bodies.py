@@ -21,11 +21,11 @@ from cosd_api.apps.gateway.body_sizes import count_values
 from cosd_api.apps.gateway.config import GatewayLimits
 from cosd_api.apps.gateway.fields import FIELDS, OF_METHOD, changes_nothing, is_ignorable
 from cosd_api.apps.gateway.responses import ResponsesBody, chat_fields, in_terms_of_responses
-from cosd_api.apps.gateway.tool_requests import ToolRequest, read_format, read_tools
+from cosd_api.apps.gateway.tool_requests import read_format, read_tools
 from cosd_api.checks import OwnMessages, check_own, check_stop
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerOptions
 from cosd_api.structured import ResponseFormat
-from cosd_api.tools import CallReader
+from cosd_api.tools import CallReader, ToolRequest
 from cosd_providers import Message
 from cosd_providers.messages import after_own, checked_messages
 from cosd_providers.suggestions import suggestion
@@ -209,13 +209,13 @@ class Asked:
             The prompt with its tools, and the reader of the answer's calls; None if it may call none.
         """
         prompt = self.prompts[index]
-        settings, calls = fusion.settings, self.tools is not None and self.tools.choice.mode != "none"
-        restricts = "response_format" in settings.method.accepts and not settings.method.temperature
-        if self.tools is None or isinstance(prompt, str) or not (calls or restricts):
+        method = fusion.settings.method
+        restricts = "response_format" in method.accepts and not method.temperature
+        if self.tools is None or isinstance(prompt, str) or not (self.tools.calls or restricts):
             return prompt, None
-        form = await self.tools.call_format(fusion, call_format)
-        prompt, options["response_format"] = self.tools.asked(prompt, form)
-        return prompt, CallReader(form) if calls else None
+        models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
+        prompt, options["response_format"], reader = await self.tools.prepared(prompt, models, call_format)
+        return prompt, reader
 
     def ignored(self, fusion: Fusion) -> list[str]:
         """Return the names of ignored fields that would have changed the answer."""

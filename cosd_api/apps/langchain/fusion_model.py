@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
@@ -15,7 +16,8 @@ from langchain_core import exceptions as langchain
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models.base import BaseLanguageModel, LangSmithParams
 from langchain_core.load import dumpd
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import (
     ConfigDict,
     Field,
@@ -45,6 +47,8 @@ from cosd_api.settings import (
     describe_verifier,
     refuse_settings,
 )
+from cosd_api.structured import ResponseFormat
+from cosd_api.tools import CallReader, ToolRequest, as_model_reads
 from cosd_api.types import CustomVerifier, FusedToken
 from cosd_api.verification import KnownVerifier
 from cosd_providers import Message, Provider, ProviderError, UnsupportedError, connect
@@ -55,7 +59,7 @@ __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 _OF_A_CALL = ("stop", "alternatives", "response_format")
 _OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in _OF_A_CALL)
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
-_TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class LangChainFusion(BaseLanguageModel[Any]):
@@ -84,6 +88,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     own: SkipValidation[OwnMessages | None] = Field(default=None, repr=False)
     temperature: float | None = Field(default=None, frozen=True)
     streaming: bool = False
+    call_format: str | None = None
 
     verifier: SkipValidation[Verifier | None] = Field(default=None, frozen=True)
     unit: Unit | None = Field(default=None, frozen=True)
@@ -151,9 +156,9 @@ class LangChainFusion(BaseLanguageModel[Any]):
             del call["temperature"]
         retries = check_count("max_retries", call.pop("max_retries", self.max_retries), least=0)
         model = call.pop("model", self.model)
-        for name in _TOOLS:
+        for name in ("functions", "function_call"):
             if call.get(name):
-                raise SettingError(f"{name} is not supported: a fusion writes text and calls no tools. Leave it out.")
+                raise SettingError(f"{name} is obsolete: use bind_tools")
         response_format = call.pop("response_format", None)
         refuse_settings({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
@@ -292,9 +297,27 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """Convert the input of a call to a prompt of a fusion."""
         raise NotImplementedError
 
-    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> Any:
-        """Convert a token to a chunk with its text, or the result to the last chunk, which has only metadata."""
+    def _chunks(self, item: FusedToken | FusionResult, model: str | None, calls: CallReader | None) -> list[Any]:
+        """Convert a token to chunks with its text or calls, or the result to the last chunk, which has metadata."""
         raise NotImplementedError
+
+    async def _with_tools(
+        self, prompt: str | Sequence[Message], limits: dict[str, Any], tools: Mapping[str, Any]
+    ) -> tuple[str | Sequence[Message], CallReader | None]:
+        """Add tools to a conversation, and the format of the answer to `limits`; return the reader of the calls."""
+        if isinstance(prompt, str):
+            if any(tools.values()):
+                raise SettingError("tools are part of a conversation: use ChatCoSD instead of CoSDLLM")
+            return prompt, None
+        content = ResponseFormat.of(limits.get("response_format"))
+        given = [tools.get(name) for name in _TOOLS]
+        request = ToolRequest.checked(given[0], given[1], prompt, parallel=given[2], content=content)
+        if request is None:
+            return prompt, None
+        models = (await self._opened()).endpoints
+        around = await request.prepared(prompt, (models.draft, *models.assistants), self.call_format)
+        prompt, limits["response_format"], calls = around
+        return prompt, calls
 
     async def _astream(
         self,
@@ -304,13 +327,15 @@ class LangChainFusion(BaseLanguageModel[Any]):
         **kwargs: Any,
     ) -> AsyncGenerator[Any]:
         """Yield an answer in chunks; pass each chunk to the callbacks first."""
+        tools = {name: kwargs.pop(name) for name in _TOOLS if name in kwargs}
         limits, retries, name = self._asked_with(stop, kwargs)
-        async with aclosing(self._fused(self._read(given), limits, retries)) as items:
+        prompt, calls = await self._with_tools(self._read(given), limits, tools)
+        async with aclosing(self._fused(prompt, limits, retries)) as items:
             async for item in items:
-                chunk = self._chunk(item, name)
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-                yield chunk
+                for chunk in self._chunks(item, name, calls):
+                    if run_manager is not None:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
 
     async def _fused(
         self, prompt: str | Sequence[Message], limits: Mapping[str, Any], retries: int
@@ -352,12 +377,11 @@ class LangChainFusion(BaseLanguageModel[Any]):
         The number is approximate, because some servers encode special tokens as if they were plain text.
 
         Raises:
-            SettingError: there are tools, or a message is not supported.
+            SettingError: a message or a tool is not supported.
             UnsupportedError: the draft has no chat template, or its server has no tokenizer.
         """
-        if tools:
-            raise SettingError("tools are not supported: a fusion writes text and calls no tools. Leave them out.")
-        return synchronous(self._count, "get_num_tokens_from_messages")(conversation(messages))
+        count = synchronous(self._count, "get_num_tokens_from_messages")
+        return count(conversation(messages), [convert_to_openai_tool(one) for one in tools or ()])
 
     async def _token_ids(self, text: str) -> list[int]:
         draft = (await self._opened()).endpoints.draft
@@ -366,12 +390,14 @@ class LangChainFusion(BaseLanguageModel[Any]):
         except ProviderError as error:
             raise langchain_error(error) from error
 
-    async def _count(self, messages: Sequence[Message]) -> int:
+    async def _count(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
         draft = (await self._opened()).endpoints.draft
         try:
             if not isinstance(draft, ChatProvider):
                 raise UnsupportedError("the draft's provider takes no messages", endpoint=draft.name)
-            return len(await self._token_ids((await draft.render_prompt(messages)).prompt))
+            whole, _ = await self._with_tools(messages, {}, {"tools": tools})
+            turn = await draft.render_prompt(await as_model_reads(draft, cast("Sequence[Message]", whole)))
+            return len(await self._token_ids(turn.prompt))
         except ProviderError as error:
             raise langchain_error(error) from error
 
@@ -421,14 +447,17 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
     (HumanMessage, "user"),
     (SystemMessage, "system"),
     (AIMessage, "assistant"),
+    (ToolMessage, "tool"),
 )
+_CALL_PARTS = ("tool_use", "tool_call", "function_call", "input_json_delta")
+"""Types of parts in which some models repeat the calls of a message as its content."""
 
 
 def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
     """Convert LangChain's messages to the messages that a fusion accepts, without the speakers' names.
 
     Raises:
-        SettingError: a message comes from a tool, calls a tool, or contains anything but text.
+        SettingError: a message contains anything but text and tool calls, or is out of place.
     """
     plain = [_plain(message, at) for at, message in enumerate(messages)]
     try:
@@ -443,10 +472,22 @@ def _plain(message: BaseMessage, at: int) -> dict[str, Any]:
     if isinstance(message, ChatMessage):
         role = message.role
     if role is None:
-        raise SettingError(f"messages[{at}] is a {type(message).__name__}: a fusion supports no tools and no functions")
-    if isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
-        raise SettingError(f"messages[{at}] has tool_calls: ChatCoSD takes no tools")
-    return {"role": role, "content": message.content}
+        raise SettingError(f"messages[{at}] is a {type(message).__name__}: a fusion takes no such message")
+    plain: dict[str, Any] = {"role": role, "content": message.content}
+    if isinstance(message, ToolMessage):
+        plain["tool_call_id"] = message.tool_call_id
+    if isinstance(message, AIMessage) and (calls := _calls(message)):
+        parts = message.content if isinstance(message.content, list) else [message.content]
+        text = [one for one in parts if not (isinstance(one, dict) and one.get("type") in _CALL_PARTS)]
+        plain |= {"content": text, "tool_calls": calls}
+    return plain
+
+
+def _calls(message: AIMessage) -> list[dict[str, Any]]:
+    """Return the calls of a message in the format of OpenAI's API; invalid ones, which were cut, as they are."""
+    made = [(one["id"], one["name"], json.dumps(one["args"], ensure_ascii=False)) for one in message.tool_calls]
+    made += [(one["id"], one["name"] or "", one["args"] or "") for one in message.invalid_tool_calls]
+    return [{"id": at, "type": "function", "function": {"name": name, "arguments": args}} for at, name, args in made]
 
 
 # Errors that can be caught either as errors of this library or as errors of LangChain.

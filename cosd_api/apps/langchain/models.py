@@ -16,9 +16,10 @@ from langchain_core.language_models.chat_models import (
 from langchain_core.language_models.llms import BaseLLM
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel
 
 from cosd_api import FusionResult, SettingError
@@ -26,6 +27,7 @@ from cosd_api.apps.langchain.fusion_model import LangChainFusion, conversation, 
 from cosd_api.checks import check_choice
 from cosd_api.common.sync import iterate_sync
 from cosd_api.structured import ResponseFormat
+from cosd_api.tools import CallBegun, CallReader, Part
 from cosd_api.types import FusedToken
 from cosd_providers import Message
 from cosd_providers.concurrency import concurrently
@@ -40,7 +42,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
         model.invoke("Name the capital of Peru.").content
 
     Each model is sent the conversation in its own chat template. If the last message is the assistant's, it is a
-    partial answer, which is continued. Messages consist of text; tools and images are refused.
+    partial answer, which is continued. Messages consist of text, tool calls and their results; images are refused.
 
     Each event loop has its own connections, which are opened for its first answer and closed when the loop ends (for
     example, by `asyncio.run`). Synchronous methods share the event loop of `fuse_sync`, which runs in a separate
@@ -67,6 +69,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
             answers.
         own: messages for single models, by name; see `Fusion.stream`. Traces and caches contain only their digest.
         streaming: whether `invoke` streams internally; callbacks receive each token in either case.
+        call_format: format in which the models call tools (`bind_tools`); by default, that of their chat templates.
         method, verifier, unit, tie, draft_length, ask, max_ahead, on_assistant_error, on_draft_error,
             on_special_tokens: settings of
             `Fusion`.
@@ -87,6 +90,30 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
     @property
     def _llm_type(self) -> str:
         return "cosd-chat"
+
+    def bind_tools(
+        self,
+        tools: Sequence[Any],
+        *,
+        tool_choice: Any = None,
+        parallel_tool_calls: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[Any, Any]:
+        """Let the models call tools. Calls always have the name of a tool, and arguments of its schema.
+
+        Args:
+            tools: functions, LangChain tools, pydantic models, `TypedDict`s, or tools in the format of OpenAI's API.
+            tool_choice: `"auto"`, `"none"`, `"any"` or `"required"` (at least one call), or the name of the only tool
+                that may be called. True means any tool.
+            parallel_tool_calls: whether an answer may contain several calls; by default it may.
+            **kwargs: further arguments of each call.
+
+        Answers raise a SettingError if a tool or the choice is invalid, or the schema of a tool cannot be enforced.
+        """
+        kwargs.pop("strict", None)  # every schema is kept strictly
+        given = [convert_to_openai_tool(one) for one in tools]
+        limits: dict[str, Any] = {"tool_choice": _tool_choice(tool_choice), "parallel_tool_calls": parallel_tool_calls}
+        return self.bind(tools=given, **{name: one for name, one in limits.items() if one is not None}, **kwargs)
 
     def with_structured_output(
         self,
@@ -142,12 +169,19 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
     def _read(self, given: Sequence[BaseMessage]) -> Sequence[Message]:
         return conversation(given)
 
-    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> ChatGenerationChunk:
+    def _chunks(
+        self, item: FusedToken | FusionResult, model: str | None, calls: CallReader | None
+    ) -> list[ChatGenerationChunk]:
         if isinstance(item, FusedToken):
-            return ChatGenerationChunk(message=AIMessageChunk(content=item.text))
-        details, usage = _details(item, model), _usage(item)
-        message = AIMessageChunk(content="", response_metadata=details, usage_metadata=usage, chunk_position="last")
-        return ChatGenerationChunk(message=message)
+            parts = [item.text] if calls is None else calls.read(item.text)
+            return [ChatGenerationChunk(message=_message(part)) for part in parts]
+        details, rest = _details(item, model), ""
+        if calls is not None:
+            rest = calls.rest()
+            if calls.complete and item.finish_reason == "stop":
+                details["finish_reason"] = "tool_calls"
+        more: dict[str, Any] = {"response_metadata": details, "usage_metadata": _usage(item)}
+        return [ChatGenerationChunk(message=AIMessageChunk(content=rest, chunk_position="last", **more))]
 
     async def _agenerate(
         self,
@@ -189,10 +223,13 @@ class CoSDLLM(LangChainFusion, BaseLLM):  # type: ignore[misc] # only the first 
     def _read(self, given: str) -> str:
         return given
 
-    def _chunk(self, item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
+    def _chunks(
+        self, item: FusedToken | FusionResult, model: str | None, calls: CallReader | None
+    ) -> list[GenerationChunk]:
+        assert calls is None
         if isinstance(item, FusedToken):
-            return GenerationChunk(text=item.text)
-        return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})
+            return [GenerationChunk(text=item.text)]
+        return [GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})]
 
     async def _agenerate(
         self,
@@ -237,6 +274,26 @@ class _Emitting:
 
     async def on_llm_new_token(self, token: str, *, chunk: GenerationChunk) -> None:  # noqa: ARG002 - LangChain's
         self._emit(chunk)
+
+
+def _tool_choice(given: Any) -> Any:
+    """Return LangChain's choice of a tool in the format of OpenAI's API."""
+    if isinstance(given, bool):
+        return "required" if given else None
+    if not isinstance(given, str) or given in ("auto", "none", "required"):
+        return given
+    return "required" if given == "any" else {"type": "function", "function": {"name": given}}
+
+
+def _message(part: Part) -> AIMessageChunk:
+    """Return the chunk for a part of an answer that may call tools."""
+    if isinstance(part, str):
+        return AIMessageChunk(content=part)
+    if isinstance(part, CallBegun):
+        piece = tool_call_chunk(name=part.name, args="", id=part.id, index=part.index)
+    else:
+        piece = tool_call_chunk(args=part.text, index=part.index)
+    return AIMessageChunk(content="", tool_call_chunks=[piece])
 
 
 def _format(schema: Any) -> Any:

@@ -16,9 +16,9 @@ from langchain_core.messages import (
     AIMessageChunk,
     BaseMessage,
     ChatMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
-    ToolMessage,
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
@@ -221,12 +221,6 @@ def test_answers_are_drawn(method: str) -> None:
     assert [(one["temperature"], one["seed"]) for one in settings] == [(1.0, 3), (1.0, 4)]
 
 
-@pytest.mark.parametrize("name", ["tools", "functions"])
-def test_tools_are_refused_where_they_are_bound(name: str) -> None:
-    with pytest.raises(SettingError, match=f"{name} is not supported: a fusion writes text and calls no tools"):
-        chat().bind(**{name: [{"type": "function"}]}).invoke("Where?")
-
-
 def test_where_the_servers_are() -> None:
     with pytest.raises(ValidationError, match="there is no draft: give its URL, or set COSD_DRAFT_URL"):
         ChatCoSD()
@@ -333,14 +327,13 @@ async def test_messages_are_the_conversation_that_each_model_renders() -> None:
     assert seen == [[*said, ("assistant", "It is")]] * 2
 
 
-CALL = {"name": "f", "args": {}, "id": "1", "type": "tool_call"}
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (ToolMessage("42", tool_call_id="1"), r"messages\[1\] is a ToolMessage: a fusion supports no tools"),
-        (AIMessage("", tool_calls=[CALL]), r"messages\[1\] has tool_calls: ChatCoSD takes no tools"),
+        (
+            FunctionMessage(content="42", name="f"),
+            r"messages\[1\] is a FunctionMessage: a fusion takes no such message",
+        ),
         (
             HumanMessage([{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]),
             r"messages\[1\] has a part of the type 'image_url': a fusion takes text only",
@@ -365,8 +358,6 @@ async def test_tokens_are_counted_by_the_drafts_tokenizer() -> None:
     ids = model.get_token_ids(" The cap!")
     assert [writer.model.tokens[at] for at in ids] == [b" The", b" cap", b"!"]
     assert model.get_num_tokens_from_messages([HumanMessage("Where?")]) == 2  # "Q:", as it is rendered here
-    with pytest.raises(SettingError, match="tools are not supported"):
-        model.get_num_tokens_from_messages([HumanMessage("Where?")], tools=[{}])
     assert chat(custom_get_token_ids=lambda text: [7]).get_num_tokens("any") == 1
 
 
