@@ -15,7 +15,7 @@ SHIPPED := build/dist/bin
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real bench docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean dist wire
+.PHONY: help demo demo-real bench docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators check fix lock clean dist wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,10 +69,6 @@ test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python
 test-evaluators: $(STAMPS)/test  ## Run the tests under lm-eval and inspect-ai themselves (Linux; the first time installs 1 GB)
 	@folder=$$($(BIN)/python tests/environments.py evaluators) && \
 	    COSD_EVALUATORS_ENV="$$folder" $(BIN)/python -m pytest tests/live_evaluators $(ARGS)
-
-test-ray: $(STAMPS)/test  ## Run the tests on a local Ray cluster of two nodes (Linux; the first time installs 0.8 GB into ~/.cache)
-	@folder=$$($(BIN)/python tests/environments.py ray) && \
-	    COSD_RAY_ENV="$$folder" $(BIN)/python -m pytest tests/live_ray $(ARGS)
 
 wire: $(STAMPS)/test  ## Accept what the adapters send now: rewrite the requests pinned in tests/wire
 	@COSD_WIRE=write $(BIN)/python -m pytest -q tests/wire $(ARGS)

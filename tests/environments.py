@@ -281,11 +281,6 @@ RECIPES = {
             "import lm_eval.api.model, inspect_ai.model, httpx, jinja2, pydantic",
             at="evaluators",
         ),
-        recipe(
-            *("Ray", "ray", 1.2, "0.8 GB, a minute or two"),
-            "import ray.data, datasets, pandas, typer, httpx, pydantic",
-            at="ray_cluster",
-        ),
     )
 }
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 import cosd_api
-import cosd_api.apps.batch
 import cosd_api.apps.comparison
 import cosd_api.apps.training
 import cosd_api.extend

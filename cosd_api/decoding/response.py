@@ -66,10 +66,6 @@ class Response:
         """The byte offset at which the first `count` tokens end."""
         return self._ends[count - 1] if count else 0
 
-    def ids_before(self, count: int) -> tuple[int, ...]:
-        """The ids of the first `count` tokens, if the models show ids. All models with these ids share this path."""
-        return tuple(self._ids[:count])
-
     def settle(self, count: int) -> tuple[Placed, ...]:
         """Make the first `count` tokens final, and return the tokens that can be emitted now.
 

@@ -114,13 +114,6 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
     return None
 
 
-def next_token(draft: DraftPath, first: int) -> PathUnit:
-    """The unit for an assistant with the draft's ids, which is one token on the draft's path (equations 1 and 2)."""
-    ids = tuple([token.id or 0 for token in draft.tokens])
-    end = draft.offset(first + 1)
-    return PathUnit(first, first + 1, draft.offset(first), end, Encoded(ids, tuple(draft.ends)), first)
-
-
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
     """Encode the parts of a text before and after a place separately, and join the encodings."""
     before, after = await encoder.upto(text, at), await encoder.apart(text[at:end])

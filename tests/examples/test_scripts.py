@@ -111,7 +111,7 @@ def test_a_model_of_an_evaluator_needs_public_names_alone(path: Path) -> None:
 
 
 def test_each_is_run_here() -> None:
-    parts = re.compile("(small_|train_|langchain_|batch_on_ray|lm_eval_model|inspect_model).*")  # tests/live_ray, ...
+    parts = re.compile("(small_|train_|langchain_|lm_eval_model|inspect_model).*")  # tests/examples, ...
     assert {path.stem for path in EXAMPLES.glob("*.py") if not parts.match(path.stem)} == set(SCRIPTS)
 
 
