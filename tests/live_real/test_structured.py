@@ -32,10 +32,15 @@ EVERYWHERE = RuleVerifier(alpha=1, beta=1)
 
 
 @EACH
-@COUNTS
-async def test_without_forced_bytes_the_server_under_a_grammar(draft: str, form: Format, count: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [("draft", 2), ("gemma", 1), *(pytest.param(one, 8, marks=pytest.mark.extended) for one in ("draft", "gemma"))],
+)
+async def test_without_forced_bytes_the_server_under_a_grammar(
+    request: pytest.FixtureRequest, model: str, form: Format, count: int
+) -> None:
     """Where two texts part, their tokens are as probable as each other but for the server's noise."""
-    parted: list[str] = []
+    draft, parted = request.getfixturevalue(model), list[str]()
     for question in (one.strip() for one in form.questions[:count]):
         wanted, ids = await written_by_the_server(draft, question, form), await written(draft, question, form)
         at = next((n for n, (one, other) in enumerate(zip(wanted, ids, strict=False)) if one != other), None)
@@ -46,7 +51,7 @@ async def test_without_forced_bytes_the_server_under_a_grammar(draft: str, form:
         lead = lead_over(draft, question, wanted[:at], wanted[at], ids[at], listed=20_000)
         parted.append(f"{form.name}: {question!r} parts at token {at}, by {lead:.2f} in log probability")
         assert abs(lead) < NOISE, parted[-1]
-    say("\n".join([f"{form.name}: {count - len(parted)} of {count} equal", *parted]))
+    say("\n".join([f"{model}, {form.name}: {count - len(parted)} of {count} equal", *parted]))
 
 
 async def written_by_the_server(url: str, question: str, form: Format) -> list[int]:

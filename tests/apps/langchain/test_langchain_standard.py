@@ -62,6 +62,10 @@ class TestLive(ChatModelIntegrationTests):
         return False  # the bundled models end no JSON text; see test_langchain_structured.py
 
     @property
+    def has_tool_calling(self) -> bool:
+        return False  # the bundled models know no tools; see tests/live_real/test_langchain_tools.py
+
+    @property
     def model_override_value(self) -> str:
         return "sums and facts"
 
