@@ -59,6 +59,7 @@ from cosd_providers.engines.openai.wire import Billed, Completion, Ranked, WireA
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    MOST,
     Encoding,
     IdAnswer,
     IdScoring,
@@ -113,7 +114,8 @@ _MOST = 20  # the default for the largest number of probabilities at one positio
 _ALL = 2**24  # more than any vocabulary has, so that the server refuses and reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
-_TOGETHER = 24  # number of runs to decode in one request
+_TOGETHER, _FEW = 512, 24  # numbers of runs to decode in one request, and in another one if that fails
+_ALLOWED = 1024  # number of ids that a request may allow; more of them stop some servers (model runner V2)
 _OLD = "Update the server, or ask it by OpenAI's protocol: engine='openai', dialect='vllm'."
 
 
@@ -287,6 +289,18 @@ class VllmClient(TokenIdsClient):
         after = id_step(ranked[0], ranked) if ranked else None
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
+    async def best_of(self, ids: list[int], able: Sequence[int], usage: Usage) -> list[ListedId]:
+        """See `TokenIdsClient.best_of`. The server chooses among the ids; their probabilities stay the model's own."""
+        parts = [[*able[at : at + _ALLOWED]] for at in range(0, len(able), _ALLOWED)]
+        top, endpoint = self.listed(MOST), self.transport.endpoint
+        asked = [partial(self.batch, [ids], 1, usage, logprobs=top, allowed_token_ids=part) for part in parts]
+        answers = await concurrently(asked)
+        steps = [step for [answer] in answers for step in _listed(answer, endpoint, sampled=True)]
+        if not steps:
+            raise silent(endpoint)
+        best = max(steps, key=lambda step: step.prob)
+        return [(best.id, best.prob, best.text), *best.others]
+
     async def encode(self, text: str) -> Encoding:
         """Encode a text to ids and their strings."""
         return await self._tokenize({"prompt": text, "add_special_tokens": False, "return_token_strs": True})
@@ -322,6 +336,9 @@ class VllmClient(TokenIdsClient):
         found = joined.split(text)
         if len(found) == len(runs) + 3:
             return [one.removesuffix(found[1]) for one in found[2:-1]]  # some decoders put a space before a text
+        if len(runs) > _FEW:
+            parts = [runs[at : at + _FEW] for at in range(0, len(runs), _FEW)]
+            return [one for part in parts for one in await self._joined(part)]
         alone = await concurrently([partial(self.decode, [*ids, *run]) for run in runs])
         return [one.removeprefix(text) for one in alone]
 
