@@ -1,7 +1,10 @@
-"""The search for an allowed token: in lists of any length, over the scripted provider, against its definition."""
+"""The search for an allowed token: in lists of any length, and over providers, against its definition."""
 
 from __future__ import annotations
 
+import json
+
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +12,13 @@ from hypothesis import strategies as st
 from cosd_providers import ContextLengthError, Token, UnsupportedError, Usage
 from cosd_providers.allowed import search
 from cosd_providers.contract import AllowedTokens, Context
-from cosd_providers.testing import Call, ScriptedProvider
+from cosd_providers.testing import Call, ScriptedProvider, TableModel
+from fakes.adapters import Engine, LlamaCppEngine, Local, SglangEngine, VllmEngine
+from support.asked import valid
+from support.drawn import examples
 from toys import toy_models as toys
 
+NOTHING = 1e-200  # what a server may show for a probability of 0
 MANY = [Token(b"%d" % at, 1 / (at + 1), id=at) for at in range(60_000)]
 
 
@@ -75,3 +82,72 @@ async def test_what_the_scripted_provider_notes_and_refuses() -> None:
     with pytest.raises(UnsupportedError, match="finds_allowed=True"):
         await provider.list_allowed(Context("Q"), lambda _: True, usage=Usage())
     assert not (await provider.describe()).capabilities.finds_allowed
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["by the server", "local tokenizer"])
+@pytest.mark.parametrize("engine", [LlamaCppEngine(), VllmEngine(), SglangEngine()], ids=repr)
+@examples(40)
+@given(data=st.data())
+async def test_adapters_find_the_most_probable_allowed_token(engine: Engine, local: bool, data: st.DataObject) -> None:
+    """Of all tokens; without a tokenizer here, servers of ids show no parts of characters, so none are among them."""
+    case = engine.case(data.draw(engine.models()), engine.way)
+    case.server.listed = 5  # by vLLM
+    model, prompt = case.model, data.draw(engine.prompts())
+    whole = engine.name == "llama.cpp" or local
+    read = {n: b"" if n in model.end_ids else text for n, text in enumerate(model.tokens)}
+    shown = {n: text for n, text in read.items() if n in model.end_ids or (text and (whole or valid([Token(text, 1)])))}
+    allowed = data.draw(st.sets(st.sampled_from([*shown.values(), b"\xff"])))
+    probs = model.next(model.encode(prompt))
+    best = max((probs[n] for n, text in shown.items() if text in allowed), default=0)
+    async with case.make(**({"tokenizer": Local(model)} if local else {})) as provider:
+        assert isinstance(provider, AllowedTokens) and (await provider.describe()).capabilities.finds_allowed
+        for ids in (None, ()):
+            found = await provider.list_allowed(Context(prompt.decode(), b"", ids), allowed.__contains__, usage=Usage())
+            able = [one.prob or 0 for one in found if (one.data or one.end) and one.data in allowed]
+            assert max(able, default=0) == pytest.approx(best, rel=case.closeness, abs=NOTHING)
+            assert bool(able) == bool(found)
+            assert [one.prob for one in found] == sorted((one.prob or 0 for one in found), reverse=True)
+            for one in found:
+                assert one.prob == pytest.approx(probs[one.id or 0], rel=case.closeness, abs=NOTHING)
+
+
+WORDS = [*(bytes([n]) for n in range(256)), *(b" w%d" % n for n in range(5000)), b" <b>", b"<|x|>", b"</s>"]
+LARGE = TableModel(WORDS, lambda _: [2.0**-20 / (1 + n) for n in range(len(WORDS))], end_ids=(len(WORDS) - 1,))
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["shows nothing", "refuses"])
+@pytest.mark.parametrize("engine", [VllmEngine(), SglangEngine()], ids=repr)
+async def test_a_large_vocabulary_is_read_once(engine: Engine, refuses: bool) -> None:
+    """Whatever a server does with ids beyond the last one, and with more ids than it may be asked for at once."""
+    case = engine.case(LARGE, {**engine.way, "old": False} if "old" in engine.way else engine.way)
+    case.server.specials = {len(WORDS) - 2: "<|x|>"}
+    decoded = list[int]()  # bytes of requests
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        decoding = request.url.path.endswith("/detokenize")
+        decoded.append(len(request.content) if decoding else 0)
+        if refuses and decoding:
+            ids = str(json.loads(request.content)["tokens"]).translate(str.maketrans("[],", "   ")).split()
+            if max(map(int, ids)) > len(WORDS) + 1:
+                return httpx.Response(400, json={"error": {"message": "out of range", "code": 400}})
+        response: httpx.Response = case.server.handle(request)
+        return response
+
+    usage, context = Usage(), Context("Q", b"", ())
+    async with case.make(handle) as provider:
+        assert isinstance(provider, AllowedTokens)
+        for allowed, best in (
+            (lambda data: data[:2] == b" w" and int(data[2:]) > 100, b" w101"),
+            (b" <b>".__eq__, b" <b>"),
+            (b"".__eq__, b""),
+        ):
+            found = await provider.list_allowed(context, allowed, usage=usage)
+            [one, *_] = [one for one in found if allowed(one.data)]
+            assert (one.data, one.end) == (best, not best)
+            assert one.prob == pytest.approx(LARGE.next(())[one.id or 0])
+            assert len(found) > 20
+        assert sum(decoded) > 30_000
+        decoded.clear()
+        assert await provider.list_allowed(context, b" w4999".__eq__, usage=usage)
+        assert await provider.list_allowed(context, b"<|x|>".__eq__, usage=usage) == []
+        assert sum(decoded) < 1000, "of tokens that are listed now"

@@ -402,7 +402,7 @@ class SglangClient(TokenIdsClient):
             raise no_probs("token_ids_logprob", self.transport.endpoint)
         best = max(_listed(told[0]), key=lambda one: one[1])
         [step] = _steps(answer, self.transport.endpoint)
-        return [best, *others_than(best[0], [*step.others, (step.id, step.prob, step.text)])]
+        return [best, *others_than(best[0], [(step.id, step.prob, step.text), *step.others])]
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode all texts in one request."""

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
+from cosd_providers.allowed import is_allowed
 from cosd_providers.contract import Context, Piece, Proposal, Provider, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import Engine, EngineOptions, silent
@@ -316,8 +317,9 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
             path = await client.path(context)
         able = await texts.allowed(allowed) if client.room(path, 1) > 0 else []
         [found] = await texts.others([await client.best_of(path, able, usage) if able else []])
-        tokens = [replace(one.token, id=one.id) for one in found]
-        return sorted(tokens, key=lambda one: -(one.prob or 0.0))
+        tokens = [replace(one.token, id=one.id) for one in found if one.token.prob]
+        possible = any(is_allowed(one, allowed) for one in tokens)
+        return sorted(tokens, key=lambda one: -(one.prob or 0.0)) if possible else []
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage

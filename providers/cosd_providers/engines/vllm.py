@@ -291,15 +291,11 @@ class VllmClient(TokenIdsClient):
 
     async def best_of(self, ids: list[int], able: Sequence[int], usage: Usage) -> list[ListedId]:
         """See `TokenIdsClient.best_of`. The server chooses among the ids; their probabilities stay the model's own."""
-        parts = [[*able[at : at + _ALLOWED]] for at in range(0, len(able), _ALLOWED)]
-        top, endpoint = self.listed(MOST), self.transport.endpoint
+        parts, top = [[*able[at : at + _ALLOWED]] for at in range(0, len(able), _ALLOWED)], self.listed(MOST)
         asked = [partial(self.batch, [ids], 1, usage, logprobs=top, allowed_token_ids=part) for part in parts]
-        answers = await concurrently(asked)
-        steps = [step for [answer] in answers for step in _listed(answer, endpoint, sampled=True)]
-        if not steps:
-            raise silent(endpoint)
-        best = max(steps, key=lambda step: step.prob)
-        return [(best.id, best.prob, best.text), *best.others]
+        found = [step for [answer] in await concurrently(asked) for step in steps(answer)]
+        listed = {one.id: one.prob for step in found for one in (step.pick, *step.top)}
+        return [(n, value, None) for n, value in listed.items() if n is not None and value]
 
     async def encode(self, text: str) -> Encoding:
         """Encode a text to ids and their strings."""
