@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,12 @@ from fakes.adapters import Engine, LlamaCppEngine, Local, SglangEngine, VllmEngi
 from support.asked import valid
 from support.drawn import examples
 from toys import toy_models as toys
+
+
+def way_of(engine: Engine) -> dict[str, Any]:
+    """A stand-in that encodes text."""
+    return {name: value and name != "old" for name, value in engine.way.items()}
+
 
 NOTHING = 1e-200  # what a server may show for a probability of 0
 MANY = [Token(b"%d" % at, 1 / (at + 1), id=at) for at in range(60_000)]
@@ -90,7 +97,7 @@ async def test_what_the_scripted_provider_notes_and_refuses() -> None:
 @given(data=st.data())
 async def test_adapters_find_the_most_probable_allowed_token(engine: Engine, local: bool, data: st.DataObject) -> None:
     """Of all tokens; without a tokenizer here, servers of ids show no parts of characters, so none are among them."""
-    case = engine.case(data.draw(engine.models()), engine.way)
+    case = engine.case(data.draw(engine.models()), way_of(engine))
     case.server.listed = 5  # by vLLM
     model, prompt = case.model, data.draw(engine.prompts())
     whole = engine.name == "llama.cpp" or local
@@ -112,15 +119,17 @@ async def test_adapters_find_the_most_probable_allowed_token(engine: Engine, loc
 
 
 WORDS = [*(bytes([n]) for n in range(256)), *(b" w%d" % n for n in range(5000)), b" <b>", b"<|x|>", b"</s>"]
-LARGE = TableModel(WORDS, lambda _: [2.0**-20 / (1 + n) for n in range(len(WORDS))], end_ids=(len(WORDS) - 1,))
+SPECIAL, END = len(WORDS) - 2, len(WORDS) - 1
+PROBS = [2.0**-20 / (1 + (n - SPECIAL) * 2003 % len(WORDS)) for n in range(len(WORDS))]
+LARGE = TableModel(WORDS, lambda _: PROBS, end_ids=(END,))
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["shows nothing", "refuses"])
 @pytest.mark.parametrize("engine", [VllmEngine(), SglangEngine()], ids=repr)
 async def test_a_large_vocabulary_is_read_once(engine: Engine, refuses: bool) -> None:
     """Whatever a server does with ids beyond the last one, and with more ids than it may be asked for at once."""
-    case = engine.case(LARGE, {**engine.way, "old": False} if "old" in engine.way else engine.way)
-    case.server.specials = {len(WORDS) - 2: "<|x|>"}
+    case = engine.case(LARGE, way_of(engine))
+    case.server.specials = {SPECIAL: "<|x|>"}
     decoded = list[int]()  # bytes of requests
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -136,16 +145,13 @@ async def test_a_large_vocabulary_is_read_once(engine: Engine, refuses: bool) ->
     usage, context = Usage(), Context("Q", b"", ())
     async with case.make(handle) as provider:
         assert isinstance(provider, AllowedTokens)
-        for allowed, best in (
-            (lambda data: data[:2] == b" w" and int(data[2:]) > 100, b" w101"),
-            (b" <b>".__eq__, b" <b>"),
-            (b"".__eq__, b""),
-        ):
+        for allowed in (lambda data: len(data) > 3, b" <b>".__eq__, b"".__eq__, {b"<|x|>", b" w7"}.__contains__):
             found = await provider.list_allowed(context, allowed, usage=usage)
-            [one, *_] = [one for one in found if allowed(one.data)]
-            assert (one.data, one.end) == (best, not best)
-            assert one.prob == pytest.approx(LARGE.next(())[one.id or 0])
-            assert len(found) > 20
+            able = [n for n, data in enumerate(WORDS) if n != SPECIAL and allowed(b"" if n == END else data)]
+            [one, *_] = [one for one in found if (one.data or one.end) and allowed(one.data)]
+            assert one.id == max(able, key=PROBS.__getitem__)
+            assert (one.data, one.end) == (b"" if one.id == END else WORDS[one.id], one.id == END)
+            assert one.prob == pytest.approx(PROBS[one.id])
         assert sum(decoded) > 30_000
         decoded.clear()
         assert await provider.list_allowed(context, b" w4999".__eq__, usage=usage)
