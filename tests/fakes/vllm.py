@@ -148,7 +148,7 @@ class FakeVllm(StandIn):
     def _decode(self, ids: Sequence[int], *, specials: bool) -> str:
         """What a byte-level decoder gives; invalid bytes become U+FFFD."""
         data, text = b"", ""
-        for n in (one for one in ids if one <= self._unknown):
+        for n in (one for one in ids if one < len(self.model.tokens) or one in (*self.beginning, self._unknown)):
             if (name := self._special(n)) is None:
                 data += self._bytes(n)
             elif specials:
