@@ -24,6 +24,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cosd_api.paths.encoding import Encoder
+from cosd_providers.allowed import LISTED
 from cosd_providers.contract import (
     AllowedTokens,
     Context,
@@ -44,9 +45,6 @@ from cosd_providers.usage import Usage
 
 if TYPE_CHECKING:
     from cosd_api.structured.language import AllowedNext, Language
-
-LISTED = 20
-"""Number of tokens among which an accepted one is looked for first, if the server lists that many."""
 
 _ASKED: dict[str, Any] = {"continuation": None, "alternatives": 0}
 

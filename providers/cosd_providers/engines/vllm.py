@@ -24,6 +24,7 @@ These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the sour
   refusal of a request that exceeds it.
 - No route reports the end of sequence. So tokens with common names of ends, and tokens of the chat template, are
   forced, to find out whether they are ends.
+- With `allowed_token_ids`, the server chooses among these ids only, and the probabilities are still the model's own.
 - Probabilities are the model's own, even at temperature 1. A `seed` restarts the random numbers with each request, so
   each request that continues a draft gets a different seed.
 """

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from itertools import zip_longest
 from typing import Any
 
+from cosd_providers.allowed import LISTED
 from cosd_providers.contract import AllowedTokens, Context, HiddenStates, IdContexts, State, Token
 from cosd_providers.distributions import near
 from cosd_providers.probe.report import in_digits
@@ -250,7 +251,7 @@ async def allowed(probe: ProbeRun) -> Finding:
     """Ask for an allowed token beyond the list of the most probable ones, as structured answers do."""
     able, provider = probe.info.capabilities, probe.provider
     if not (able.finds_allowed and isinstance(provider, AllowedTokens)):
-        return (1 + able.top_k, "listed") if able.top_k else (False, "the server lists only its own token")
+        return (min(1 + able.top_k, LISTED), "listed") if able.top_k else (False, "the server lists only its own token")
     context = Context(probe.prompt)
     first, _ = await probe.drafted(context, 1, alternatives=min(able.top_k, _LISTED))
     listed = {one.data: one.prob or 0.0 for token in first for one in (token, *token.alternatives)}
