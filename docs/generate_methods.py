@@ -39,10 +39,10 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
         "": replace(_WHOLE, scores_by_token=True, finds_allowed=True),
         "with `--embeddings`": replace(_EVERYTHING, scores_by_token=True, finds_allowed=True),
     },
-    "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19)},
+    "vLLM": {"": replace(_WHOLE, top_k=19, score_top_k=19, finds_allowed=True)},
     "SGLang": {
-        "": replace(_WHOLE, top_k=63, score_top_k=63, sampling=False),
-        "with `--enable-deterministic-inference`": replace(_WHOLE, top_k=63, score_top_k=63),
+        "": replace(_WHOLE, top_k=63, score_top_k=63, sampling=False, finds_allowed=True),
+        "with `--enable-deterministic-inference`": replace(_WHOLE, top_k=63, score_top_k=63, finds_allowed=True),
     },
     "TGI": {
         "": replace(_TEXT, end_prob=True, tokenize=True),

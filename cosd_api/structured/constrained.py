@@ -20,9 +20,11 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from cosd_api.paths.encoding import Encoder
+from cosd_providers.allowed import LISTED
 from cosd_providers.contract import (
     AllowedTokens,
     Context,
@@ -43,9 +45,6 @@ from cosd_providers.usage import Usage
 
 if TYPE_CHECKING:
     from cosd_api.structured.language import AllowedNext, Language
-
-LISTED = 20
-"""Number of tokens among which an accepted one is looked for first, if the server lists that many."""
 
 _ASKED: dict[str, Any] = {"continuation": None, "alternatives": 0}
 
@@ -251,15 +250,17 @@ class Constrained(ForwardingProvider):
         Raises:
             UnsupportedError: the server cannot be asked for it, or there is none.
         """
+        accepts = cache(position.accepts)
 
-        def allowed(data: bytes) -> bool:
-            return can_send(data) and (position.accepts(data) if data else position.accepting)
+        def allowed(data: bytes) -> bool:  # of a whole vocabulary, most tokens are refused for their first two bytes
+            begins = accepts(data[:1]) and accepts(data[:2]) and accepts(data) if data else position.accepting
+            return begins and can_send(data)
 
         def can_send(data: bytes) -> bool:  # a text ends with a whole character
             return context.ids is not None or whole(data) == len(data)
 
         words = "the model's most probable tokens all violate the requested format"
-        hint = "Ask for a format with fewer fixed choices, or use a server that lists more tokens, such as llama.cpp."
+        hint = "Ask for a format with fewer fixed choices, or use llama.cpp, vLLM or SGLang, which list more tokens."
         if isinstance(self._provider, AllowedTokens):
             listed = await self._provider.list_allowed(context, allowed, usage=usage)
             token = self._chosen([one for one in listed if can_send(one.data)], position, 1, alternatives)

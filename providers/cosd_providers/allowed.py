@@ -8,6 +8,9 @@ from dataclasses import replace
 from cosd_providers.contract import AllowedTokens, Provider, Token
 from cosd_providers.errors import UnsupportedError
 
+LISTED = 20
+"""Number of tokens among which structured answers look for an allowed one first, if the server lists that many."""
+
 _FIRST, _STEP = 500, 10  # the length of the first list, and how many times as long each further list is
 
 

@@ -444,7 +444,7 @@ class AllowedTokens(Protocol):
 
         All tokens are unchanged, and may be parts of characters, whether the context has ids or is a text. Tokens that
         are not allowed may be in the list, too. Probabilities are raw, so tokens outside the list have the rest of the
-        probability. Each token has its id, if the server shows ids.
+        probability. Each token has its id, if the server shows ids. Tokens whose bytes are unknown are not found.
 
         Args:
             context: the prompt and the response so far.

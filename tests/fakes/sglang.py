@@ -163,7 +163,7 @@ class StandInSglang(StandIn):
 
     def _decode(self, ids: Sequence[int], *, skip: bool) -> str:
         text, data = "", b""
-        for n in ids:
+        for n in (one for one in ids if one < len(self.model.tokens) or one in (self.beginning, self._unknown)):
             if (special := self._special(n)) is None:
                 data += self.model.tokens[n]
             elif not skip:

@@ -148,7 +148,7 @@ class FakeVllm(StandIn):
     def _decode(self, ids: Sequence[int], *, specials: bool) -> str:
         """What a byte-level decoder gives; invalid bytes become U+FFFD."""
         data, text = b"", ""
-        for n in ids:
+        for n in (one for one in ids if one < len(self.model.tokens) or one in (*self.beginning, self._unknown)):
             if (name := self._special(n)) is None:
                 data += self._bytes(n)
             elif specials:
@@ -188,6 +188,10 @@ class FakeVllm(StandIn):
             if (wanted := body.get(name) or 0) > self.listed:
                 words = f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {self.listed}"
                 return _refused(f"{words} (parameter={name}, value={wanted})")
+        allowed = body.get("allowed_token_ids")
+        assert allowed is None or 0 < len(allowed) <= 1024, "a worker would stop"
+        if max(allowed or [0]) >= len(self.model.tokens):
+            return _refused("allowed_token_ids contains out-of-vocab token id!")
         special = body.get("add_special_tokens", True)
         asked = [self._encode(p, special=special) if isinstance(p, str) else p for p in prompts]
         self.read += asked
@@ -226,7 +230,7 @@ class FakeVllm(StandIn):
         most = min(body["max_tokens"], self.context - len(prompt), self.cap or self.context)
         for count in range(1, most + 1):
             probs = self.model.next(tuple(n for n in ids if n not in self.beginning))
-            own = max(range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n))
+            own = max(body.get("allowed_token_ids") or range(len(probs)), key=lambda n: (bias.get(n, 0), probs[n], -n))
             if chance is not None:
                 [own] = chance.choices(range(len(probs)), probs)
                 self.drawn[-1].append(own)

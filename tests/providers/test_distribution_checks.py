@@ -1,4 +1,4 @@
-"""The probe's checks of samples and hidden states: each defect, on a provider that has it."""
+"""The probe's checks of samples, hidden states and allowed tokens: each defect, on a provider that has it."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ async def test_a_provider_without_faults() -> None:
     lines = str(report).splitlines()
     assert any(line.startswith("sampling           yes, seeded: the most probable") for line in lines)
     assert any(line.startswith("hidden states      no: the server does not report them") for line in lines)
+    limited = str(await probe(ScriptedProvider(unsure(), top_k=2, finds_allowed=False), prompt=PROMPT))
+    assert "\nstructured answers only of its 3 most probable tokens\n" in limited
 
 
 class Mistaken(ScriptedProvider):
@@ -115,11 +117,23 @@ async def test_a_provider_that_is_wrong(fault: str, line: str, words: str) -> No
     assert {one.name for one in report.lines if one.value is False} <= {line, "after_ids"}  # it takes no ids
 
 
+class Misled(ScriptedProvider):
+    """A provider that finds a token with a probability that cannot be right."""
+
+    async def list_allowed(self, *args: Any, **options: Any) -> list[Token]:
+        return [Token(b" x", 0.9)]
+
+
 @pytest.mark.parametrize(
     ("make", "line", "value", "words"),
     [
         (lambda: ScriptedProvider(unsure(), sampling=False), "sampling", False, "it is not known to draw"),
         (lambda: ScriptedProvider(TextModel({"Q": ["a", "b", "c", "d"]})), "sampling", None, "the model is confident"),
+        (lambda: ScriptedProvider(unsure(), top_k=1), "allowed", True, "' not' was found, of 0.16"),
+        (lambda: ScriptedProvider(unsure()), "allowed", None, "it has no such token"),
+        (lambda: Misled(unsure(), top_k=1), "allowed", False, "' x' was found, of 0.9"),
+        (lambda: ScriptedProvider(unsure(), top_k=2, finds_allowed=False), "allowed", 3, "listed"),
+        (lambda: ScriptedProvider(unsure(), top_k=0, finds_allowed=False), "allowed", False, "only its own token"),
     ],
 )
 async def test_what_is_not_offered_or_cannot_be_found_out(

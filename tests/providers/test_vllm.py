@@ -268,6 +268,24 @@ async def test_alternatives_are_asked_for_as_far_as_the_server_lists_them() -> N
     assert completions(server)[-1]["prompt_logprobs"] == 5
 
 
+async def test_the_bytes_of_all_alternatives_are_asked_for_at_once() -> None:
+    server = FakeVllm(unsure(part=b"\xc3"))
+    provider = provider_of(server)
+    await provider.describe()
+    server.requests.clear()
+    contexts = [Context(prompt, b"", ()) for prompt in "QRS"]
+    for one in await provider.next_tokens(contexts, alternatives=6, usage=Usage()):
+        assert one is not None
+        shown = [server.model.tokens[other.id or 0] for other in one.alternatives if not other.end]
+        assert [other.data for other in one.alternatives if not other.end] == [
+            b"" if b"\xc3" in data else data for data in shown
+        ]
+    assert sum(path == "/detokenize" for path, _ in server.requests) <= 2, "one for the names of special tokens"
+    server.requests.clear()
+    await provider.next_tokens(contexts, alternatives=6, usage=Usage())
+    assert [path for path, _ in server.requests if path == "/detokenize"] == []
+
+
 @pytest.mark.parametrize(("listed", "most"), [(7, 6), (40, 39), (2**30, 19)])
 async def test_the_server_tells_how_many_it_lists(listed: int, most: int) -> None:
     server = FakeVllm(unsure())

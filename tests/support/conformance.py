@@ -36,7 +36,7 @@ from cosd_providers import (
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import AllowedTokens, Context, HiddenStates, IdScores
 from fakes.breaking import waiting
-from naive.plain_http import Plain, Raw, merged
+from naive.plain_http import Plain, PlainModel, Raw, merged
 from support.drawn import partly
 from toys import recitals
 
@@ -549,6 +549,8 @@ class Conformance(Proposals):
             return
         [listed] = one.plain.choices(prompt, 1)
         known = {raw.data: raw.prob for raw in listed if raw.data}
+        if isinstance(one.plain, PlainModel):  # a server that shows no parts of characters
+            known = {data: prob for data, prob in known.items() if data.decode(errors="ignore").encode() == data}
         least = min((raw.prob or 0 for raw in listed), default=0)
         for context in (Context(prompt), *([Context(prompt, b"", ())] if able.ids else [])):
             for data, prob in known.items():
@@ -566,6 +568,13 @@ class Conformance(Proposals):
             ends = await provider.list_allowed(context, lambda data: not data, usage=Usage())
             assert any(token.end for token in ends)
             assert await provider.list_allowed(context, lambda _: False, usage=Usage()) == []
+            if isinstance(one.plain, PlainModel):  # of all tokens, which the server is asked for one by one
+                before, some = one.plain.ids(prompt), [n for n, data in one.plain.tokens.items() if _is_rare(data)]
+                probs = {n: math.exp(one.plain.logprob(before, n)) for n in some}
+                found = await provider.list_allowed(context, _is_rare, usage=Usage())
+                best = next(token for token in found if _is_rare(token.data))
+                assert len(some) > 5 and best.prob == pytest.approx(max(probs.values()), rel=0.05)
+                assert best.prob == pytest.approx(probs[best.id or 0], rel=0.05)
 
     # A fusion over it.
 
@@ -679,3 +688,7 @@ async def leave(draft: Any, how: str) -> None:
 
 def _refuse(request: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("refused", request=request)
+
+
+def _is_rare(data: bytes) -> bool:
+    return data.lstrip()[:1].lower() in {b"q", b"v", b"w", b"x", b"z", b"7"}

@@ -75,6 +75,7 @@ from cosd_providers.engines.token_ids_client import (
     abilities,
     beginning_of,
     id_step,
+    others_than,
 )
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES, Position, check_greedy, check_own, prob
@@ -392,6 +393,16 @@ class SglangClient(TokenIdsClient):
         own = [(token_id, prob(value) or 0.0, text) for token_id, ((value, _, text), _) in shown]
         after = next(iter(_steps(answer, endpoint)), None)
         return IdScoring(own, [_listed(tops) for _, tops in found], after, _listed((told or [None])[0] or []))
+
+    async def best_of(self, ids: list[int], able: Sequence[int], usage: Usage) -> list[ListedId]:
+        """See `TokenIdsClient.best_of`. The probabilities of all the ids are requested."""
+        [answer] = await self.batch([ids], 1, usage, top=MOST, token_ids_logprob=[*able])
+        told = answer.meta_info.output_token_ids_logprobs
+        if not told or not told[0]:
+            raise no_probs("token_ids_logprob", self.transport.endpoint)
+        best = max(_listed(told[0]), key=lambda one: one[1])
+        [step] = _steps(answer, self.transport.endpoint)
+        return [best, *others_than(best[0], [(step.id, step.prob, step.text), *step.others])]
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode all texts in one request."""

@@ -5,7 +5,7 @@ An engine supplies a client (`TokenIdsClient`), which builds the requests and re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from copy import copy
@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
+from cosd_providers.allowed import is_allowed
 from cosd_providers.contract import Context, Piece, Proposal, Provider, Question, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import Engine, EngineOptions, silent
@@ -297,9 +298,28 @@ class TokenIdsEngine(Engine[TokenIdsFacts], Generic[_C]):
         fits = [path for path in paths if client.room(path, 1) > 0]
         strategy: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
         top = client.drafted(alternatives)
-        answers = iter(await client.written(fits, 1, usage, singly=strategy == "singles", top=top) if fits else ())
+        answers = await client.written(fits, 1, usage, singly=strategy == "singles", top=top) if fits else []
         usage.answered_by(strategy, len(fits))
-        return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
+        found = iter(await texts.first(answers, alternatives))
+        return [next(found) if client.room(path, 1) > 0 else None for path in paths]
+
+    async def list_allowed(self, context: Context, allowed: Callable[[bytes], bool], *, usage: Usage) -> list[Token]:
+        """Compare all tokens that are allowed (`TokenTexts.allowed`); see `contract.AllowedTokens`.
+
+        The bytes of the vocabulary are requested once, unless a local tokenizer knows them.
+        """
+        await self.facts()
+        client, texts = self._client, TokenTexts(self._client, usage)
+        if context.ids is None:
+            [path] = await client.prompts([context.prompt + sendable(context.text)])
+            client.check_something(path)
+        else:
+            path = await client.path(context)
+        able = await texts.allowed(allowed) if client.room(path, 1) > 0 else []
+        [found] = await texts.others([await client.best_of(path, able, usage) if able else []])
+        tokens = [replace(one.token, id=one.id) for one in found if one.token.prob]
+        possible = any(is_allowed(one, allowed) for one in tokens)
+        return sorted(tokens, key=lambda one: -(one.prob or 0.0)) if possible else []
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage

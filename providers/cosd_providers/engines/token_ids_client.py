@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Self
 
+from anyio import to_thread
 from pydantic import BaseModel, Field
 
 from cosd_providers.chat.templates import TemplateRefusal
@@ -57,6 +58,7 @@ _LONG = 16  # a text with more characters may contain more than the text of the 
 _UNKNOWN = b"\xff unknown"
 """Placeholder for bytes that are not known yet; no text has these bytes."""
 
+_MANY = 4096  # number of ids whose text is requested together, to find the whole vocabulary
 _REMEMBERED = 32  # number of encodings to cache; they may be long
 _REFUSALS = (400, 422, 500)  # HTTP statuses that report an error in the chat template
 _TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # shows the end of a turn
@@ -143,7 +145,7 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 def abilities(most: int, *, sampling: bool) -> Capabilities:
     """Return the abilities of a server that lists at most `most` tokens at a position, including its own token."""
     able = Capabilities(token_ids=True, end_prob=True, tokenize=True, score=True, sampling=sampling, ids=True)
-    return replace(able, top_k=most - 1, score_top_k=most - 1)
+    return replace(able, top_k=most - 1, score_top_k=most - 1, finds_allowed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,8 @@ class TokenIdsFacts(ServerFacts):
     # the ids of tokens without text, with the names of these tokens
     specials: dict[int, str] = field(default_factory=dict[int, str])
     ends: set[int] = field(default_factory=set[int])  # the ids in `specials` that end a sequence
+    # the bytes of each id from 0 on, once they are needed; empty if they are unknown. Not part of a snapshot
+    vocabulary: Annotated[list[bytes], Field(exclude=True)] = field(default_factory=list[bytes])
     # for each id that was forced, the text of the answer, and whether it ended there. Not part of a snapshot
     forced: Annotated[dict[int, tuple[str, bool]], Field(exclude=True)] = field(
         default_factory=dict[int, "tuple[str, bool]"]
@@ -246,6 +250,10 @@ class TokenIdsClient(ABC):
         self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
     ) -> IdScoring:
         """Request the probabilities of ids from index `first` (at least 1) on, and of the `ends` after the last id."""
+
+    @abstractmethod
+    async def best_of(self, ids: list[int], able: Sequence[int], usage: Usage) -> list[ListedId]:
+        """Request the most probable of the tokens `able` after ids, and the most probable of all tokens."""
 
     @abstractmethod
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
@@ -546,13 +554,50 @@ class TokenTexts:
         await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
-    async def first(self, answer: IdAnswer, alternatives: int) -> Token:
-        """Return the first token of an answer, with its id and the next most probable tokens."""
-        await self.learn(answer)
-        [step] = answer.steps[:1]
-        await self.know([(step.id,)])
-        others = [self.other(*one, spaced=False) for one in step.others]
-        return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
+    async def first(self, answers: Sequence[IdAnswer], alternatives: int) -> list[Token]:
+        """Return the first token of each answer, with its id and the next most probable tokens."""
+        for answer in answers:
+            await self.learn(answer)
+        steps = [answer.steps[0] for answer in answers]
+        known = [(step.id,) for step in steps]
+        if alternatives > 1:  # the bytes of the runner-up alone are of no use to anyone
+            known += [(n,) for step in steps for n, _, _ in step.others]
+        await self.know(known)
+        others = [[self.other(*one, spaced=False) for one in step.others] for step in steps]
+        choices = [self.choice((), step.id, step.prob) for step in steps]
+        return [with_listed(Position(*one), alternatives) for one in zip(choices, others, strict=True)]
+
+    async def allowed(self, allowed: Callable[[bytes], bool]) -> list[int]:
+        """The ids of all tokens, including ends, whose bytes are allowed.
+
+        Without a local tokenizer, parts of characters are not among them, because the server does not show their bytes.
+        """
+        shown = await self._vocabulary()
+        able = await to_thread.run_sync(lambda: [n for n, data in enumerate(shown) if data and allowed(data)])
+        special = {n for n in able if looks_special(shown[n].decode(errors="replace"))}
+        await self.know((n,) for n in special)
+        able = [n for n in able if n not in special or self.choice((), n, None).token.data == shown[n]]
+        return [*able, *(sorted(self._facts.ends) if allowed(b"") else ())]
+
+    async def _vocabulary(self) -> list[bytes]:
+        """The bytes of each id from 0 on, and of special tokens their names; unknown bytes are empty."""
+        found, step = list[bytes](), _MANY
+        while step and not self._facts.vocabulary and (len(found) < _MANY or any(found[-_MANY:])):
+            ids = range(len(found), len(found) + step)
+            try:
+                found += await self._entries(ids)
+            except StatusError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                step //= 2  # some servers refuse ids beyond the last
+        self._facts.vocabulary[:] = self._facts.vocabulary or found
+        return self._facts.vocabulary
+
+    async def _entries(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of ids that may not exist."""
+        if (tokenizer := self._client.tokenizer) is not None:
+            return [tokenizer.token(n) or b"" for n in ids]
+        return [b"" if LOST in text else text.encode() for text in await self._shown([(n,) for n in ids])]
 
     async def ended(self, token_id: int, *, named: bool = True) -> None:
         """Remember that this token ends an answer. Unless `named` is set, request its name."""

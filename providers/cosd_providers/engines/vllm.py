@@ -24,6 +24,7 @@ These facts were observed on 0.8.5 and 0.32, run on the CPU, or read in the sour
   refusal of a request that exceeds it.
 - No route reports the end of sequence. So tokens with common names of ends, and tokens of the chat template, are
   forced, to find out whether they are ends.
+- With `allowed_token_ids`, the server chooses among these ids only, and the probabilities are still the model's own.
 - Probabilities are the model's own, even at temperature 1. A `seed` restarts the random numbers with each request, so
   each request that continues a draft gets a different seed.
 """
@@ -59,6 +60,7 @@ from cosd_providers.engines.openai.wire import Billed, Completion, Ranked, WireA
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
     LETTERS,
+    MOST,
     Encoding,
     IdAnswer,
     IdScoring,
@@ -113,7 +115,8 @@ _MOST = 20  # the default for the largest number of probabilities at one positio
 _ALL = 2**24  # more than any vocabulary has, so that the server refuses and reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
-_TOGETHER = 24  # number of runs to decode in one request
+_TOGETHER, _FEW = 512, 24  # numbers of runs to decode in one request, and in another one if that fails
+_ALLOWED = 1024  # number of ids that a request may allow; more of them stop some servers (model runner V2)
 _OLD = "Update the server, or ask it by OpenAI's protocol: engine='openai', dialect='vllm'."
 
 
@@ -287,6 +290,14 @@ class VllmClient(TokenIdsClient):
         after = id_step(ranked[0], ranked) if ranked else None
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
+    async def best_of(self, ids: list[int], able: Sequence[int], usage: Usage) -> list[ListedId]:
+        """See `TokenIdsClient.best_of`. The server chooses among the ids; their probabilities stay the model's own."""
+        parts, top = [[*able[at : at + _ALLOWED]] for at in range(0, len(able), _ALLOWED)], self.listed(MOST)
+        asked = [partial(self.batch, [ids], 1, usage, logprobs=top, allowed_token_ids=part) for part in parts]
+        found = [step for [answer] in await concurrently(asked) for step in steps(answer)]
+        listed = {one.id: one.prob for step in found for one in (step.pick, *step.top)}
+        return [(n, value, None) for n, value in listed.items() if n is not None and value]
+
     async def encode(self, text: str) -> Encoding:
         """Encode a text to ids and their strings."""
         return await self._tokenize({"prompt": text, "add_special_tokens": False, "return_token_strs": True})
@@ -322,6 +333,9 @@ class VllmClient(TokenIdsClient):
         found = joined.split(text)
         if len(found) == len(runs) + 3:
             return [one.removesuffix(found[1]) for one in found[2:-1]]  # some decoders put a space before a text
+        if len(runs) > _FEW:
+            parts = [runs[at : at + _FEW] for at in range(0, len(runs), _FEW)]
+            return [one for part in parts for one in await self._joined(part)]
         alone = await concurrently([partial(self.decode, [*ids, *run]) for run in runs])
         return [one.removeprefix(text) for one in alone]
 

@@ -12,7 +12,8 @@ from contextlib import aclosing
 from itertools import zip_longest
 from typing import Any
 
-from cosd_providers.contract import Context, HiddenStates, IdContexts, State, Token
+from cosd_providers.allowed import LISTED
+from cosd_providers.contract import AllowedTokens, Context, HiddenStates, IdContexts, State, Token
 from cosd_providers.distributions import near
 from cosd_providers.probe.report import in_digits
 from cosd_providers.probe.state import DRAFTED, NO_IDS, TOO_SHORT, Finding, ProbeRun, check, places, text_of
@@ -245,6 +246,27 @@ async def hidden_states(probe: ProbeRun) -> Finding:
     return equal == len(states) and (len(several) > 1 or len(states) == 1), seen
 
 
+@check("allowed")
+async def allowed(probe: ProbeRun) -> Finding:
+    """Ask for an allowed token beyond the list of the most probable ones, as structured answers do."""
+    able, provider = probe.info.capabilities, probe.provider
+    if not (able.finds_allowed and isinstance(provider, AllowedTokens)):
+        return (min(1 + able.top_k, LISTED), "listed") if able.top_k else (False, "the server lists only its own token")
+    context = Context(probe.prompt)
+    first, _ = await probe.drafted(context, 1, alternatives=min(able.top_k, _LISTED))
+    listed = {one.data: one.prob or 0.0 for token in first for one in (token, *token.alternatives)}
+
+    def fits(data: bytes) -> bool:
+        return data.strip()[:1].isalpha() and data not in listed
+
+    answer = await provider.list_allowed(context, fits, usage=probe.usage)
+    found = next((one for one in answer if fits(one.data)), None)
+    if found is None:
+        return None, "it has no such token"
+    seen = f"{_named(found)} was found, of {found.prob or 0.0:.2g}"
+    return (found.prob or 0.0) <= min(listed.values(), default=1.0) + _NOISE, seen
+
+
 def _close(one: State, other: State) -> bool:
     """Test whether two states are equal up to noise."""
     difference = math.dist(one, other)
@@ -289,5 +311,5 @@ def _is_raw(token: Token, listed: _Listed) -> bool:
     return token.prob <= 1 - sum(listed.values()) + _NOISE if expected is None else near(token.prob, expected)
 
 
-DISTRIBUTIONS = (restart, after_ids, sampling, hidden_states)
+DISTRIBUTIONS = (restart, after_ids, sampling, hidden_states, allowed)
 """The checks of this module."""

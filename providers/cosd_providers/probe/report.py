@@ -68,6 +68,10 @@ _ROWS = (
     ),
     Words("sampling", "sampling", "two drafts with one seed, and draws of one token", "yes, seeded: {seen}"),
     Words("hidden_states", "hidden states", "the states of a draft, listed with it and requested for its text", _SEEN),
+    Words(
+        *("allowed", "structured answers", "the most probable token that begins with a letter and is not listed"),
+        *("of any token: {seen}", "no: {seen}", "only of its {value} most probable tokens"),
+    ),
 )
 LINES: Mapping[str, Words] = {row.name: row for row in _ROWS}
 """All lines of a report, by name, in the order of the report, which is also the order of the checks.
