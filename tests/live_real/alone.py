@@ -30,7 +30,9 @@ def lead_over(url: str, prompt: str, ids: Sequence[int], own: int, other: int, *
     with httpx.Client(base_url=url, timeout=120) as client:
         conversation = {"messages": [{"role": "user", "content": prompt}]}
         text = client.post("/apply-template", json=conversation).json()["prompt"]
-        before: list[int] = client.post("/tokenize", json={"content": text, "parse_special": True}).json()["tokens"]
+        before: list[int] = client.post(
+            "/tokenize", json={"content": text, "parse_special": True, "add_special": True}
+        ).json()["tokens"]
         body = {"prompt": [*before, *ids], "n_predict": 1, "temperature": 0, "n_probs": listed, "cache_prompt": False}
         [place] = client.post("/completion", json=body).json()["completion_probabilities"]
     found = {one["id"]: one["logprob"] for one in place["top_logprobs"]}

@@ -486,19 +486,10 @@ class Sglang(TokenIdsEngine[SglangClient]):
     """A model served by SGLang. See `contract.Provider`.
 
     Args:
-        url: the server's URL, without `/v1`.
-        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts, It saves the requests for
-            encoding texts and for finding out the bytes of tokens.
+        url, tokenizer, add_special_tokens, options: see `TokenIdsEngine`.
         strategy: the kind of request for proposals (`strategies.Strategy`). The default is `"echo"`, which scores the
             text if there are several places to judge, and benefits from the server's cache. All strategies return the
             same answers.
-        add_special_tokens: whether to add the model's beginning of sequence to a prompt. Set it to False for prompts
-            that were rendered with a chat template, because they already contain the beginning of sequence.
-        options: as in `engine.Engine`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
-            `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
-
-    Raises:
-        ValueError: `extra_body` sets a field that the fusion controls, or the strategy is unknown.
     """
 
     _client_type = SglangClient
