@@ -549,7 +549,7 @@ class Conformance(Proposals):
             return
         [listed] = one.plain.choices(prompt, 1)
         known = {raw.data: raw.prob for raw in listed if raw.data}
-        if isinstance(one.plain, PlainModel):  # a server that shows no parts of characters
+        if (await provider.describe()).engine != "llama.cpp":  # the others show no parts of characters
             known = {data: prob for data, prob in known.items() if data.decode(errors="ignore").encode() == data}
         least = min((raw.prob or 0 for raw in listed), default=0)
         for context in (Context(prompt), *([Context(prompt, b"", ())] if able.ids else [])):
