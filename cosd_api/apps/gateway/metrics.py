@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -28,64 +29,42 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         of, model = self._registry, ["model"]
-        self._requests = Counter(
-            "cosd_requests", "Finished requests for answers.", [*model, "route", "outcome"], registry=of
-        )
-        self._errors = Counter("cosd_errors", "Requests that ended in an error.", [*model, "kind"], registry=of)
+        counter = partial(Counter, registry=of)
+        self._requests = counter("cosd_requests", "Finished requests for answers.", [*model, "route", "outcome"])
+        self._errors = counter("cosd_errors", "Requests that ended in an error.", [*model, "kind"])
         self._in_flight = Gauge("cosd_in_flight", "Requests for answers in progress.", model, registry=of)
-        self._tokens = Counter(
-            "cosd_tokens",
-            "Tokens that endpoints billed.",
-            [*model, "endpoint", "kind"],
-            registry=of,
+        self._tokens = counter("cosd_tokens", "Tokens that endpoints billed.", [*model, "endpoint", "kind"])
+        self._cached = counter(
+            "cosd_cached_tokens", "Billed prompt tokens that came from a cache.", [*model, "endpoint"]
         )
-        self._cached = Counter(
-            "cosd_cached_tokens",
-            "Billed prompt tokens that came from a cache.",
-            [*model, "endpoint"],
-            registry=of,
-        )
-        self._estimated = Counter(
+        self._estimated = counter(
             "cosd_estimated_tokens",
             "Billed prompt tokens that are an estimate, because the endpoint did not report them.",
             [*model, "endpoint"],
-            registry=of,
         )
-        self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
-        self._kept = Counter("cosd_draft_tokens_kept", "Verified draft tokens in complete answers.", model, registry=of)
-        self._replaced = Counter(
-            "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model, registry=of
+        self._written = counter("cosd_answer_tokens", "Tokens of answers.", model)
+        self._kept = counter("cosd_draft_tokens_kept", "Verified draft tokens in complete answers.", model)
+        self._replaced = counter(
+            "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model
         )
-        self._replacements = Counter("cosd_replacements", "Replacements in complete answers.", model, registry=of)
-        self._unverified = Counter(
-            "cosd_unverified_tokens",
-            "Tokens of complete answers that a failed assistant could have changed.",
-            model,
-            registry=of,
+        self._replacements = counter("cosd_replacements", "Replacements in complete answers.", model)
+        self._unverified = counter(
+            "cosd_unverified_tokens", "Tokens of complete answers that a failed assistant could have changed.", model
         )
-        self._shares = Counter(
-            "cosd_written_tokens",
-            "Tokens of complete answers, by the model that wrote them.",
-            [*model, "endpoint"],
-            registry=of,
+        self._shares = counter(
+            "cosd_written_tokens", "Tokens of complete answers, by the model that wrote them.", [*model, "endpoint"]
         )
-        self._upstream = Counter(
-            "cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"], registry=of
-        )
-        self._of_keys = Counter(
-            "cosd_key_requests", "Finished requests for answers, by key.", ["key", "outcome"], registry=of
-        )
-        self._refused_keys = Counter(
-            "cosd_key_errors", "Requests with a key that ended in an error.", ["key", "kind"], registry=of
-        )
-        self._billed_keys = Counter(
-            "cosd_key_billed_tokens", "Tokens that endpoints billed for requests with a key.", ["key"], registry=of
+        self._upstream = counter("cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"])
+        self._of_keys = counter("cosd_key_requests", "Finished requests for answers, by key.", ["key", "outcome"])
+        self._refused_keys = counter("cosd_key_errors", "Requests with a key that ended in an error.", ["key", "kind"])
+        self._billed_keys = counter(
+            "cosd_key_billed_tokens", "Tokens that endpoints billed for requests with a key.", ["key"]
         )
         self._first = Histogram(
-            "cosd_first_token_seconds", "Time to the first token.", model, registry=of, buckets=_FIRST
+            "cosd_first_token_seconds", "Time to the first token.", model, buckets=_FIRST, registry=of
         )
         self._each = Histogram(
-            "cosd_token_seconds", "Time between two tokens of a stream.", model, registry=of, buckets=_EACH
+            "cosd_token_seconds", "Time between two tokens of a stream.", model, buckets=_EACH, registry=of
         )
 
     def page(self) -> bytes:
