@@ -7,12 +7,12 @@ import contextlib
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, SHORT, TOKENS, URL, aborted, answer, tell
+from features import (
+    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+)
 
 agents: Any = importlib.import_module("agents")
-pydantic: Any = importlib.import_module("pydantic")
 agents.set_tracing_disabled(True)
-River = pydantic.create_model("River", **dict.fromkeys(SCHEMA["properties"], (str, ...)))
 
 
 def agent(kind: str = "OpenAIChatCompletionsModel", tokens: int | None = TOKENS, **more: Any) -> Any:
@@ -55,9 +55,38 @@ def leave() -> None:
         asyncio.run(_leave())
 
 
-def river(name: str) -> str:
-    """The length of a river."""
-    return name
+def structured(**more: Any) -> dict[str, Any]:
+    found = agents.Runner.run_sync(agent(output_type=form(), tokens=MOST, **more), SHORT)
+    return answer(found.final_output.model_dump_json())
+
+
+FORCED = {"tool_choice": "required", "parallel_tool_calls": False}
+
+
+def calling(**more: Any) -> Any:
+    return agent(tools=[agents.function_tool(length)], settings=FORCED, tokens=MOST, **more)
+
+
+def forced() -> dict[str, Any]:
+    found = agents.Runner.run_sync(calling(tool_use_behavior="stop_on_first_tool"), ASKED)
+    return _called(found)
+
+
+def _called(found: Any) -> dict[str, Any]:
+    call = found.new_items[0].raw_item
+    return answer(called(call.name, call.arguments))
+
+
+async def _forced() -> dict[str, Any]:
+    found = agents.Runner.run_streamed(calling(tool_use_behavior="stop_on_first_tool"), ASKED)
+    async for _ in found.stream_events():
+        pass
+    return _called(found)
+
+
+def result(**more: Any) -> dict[str, Any]:
+    """The loop of an agent, which forces only the first call."""
+    return answer(agents.Runner.run_sync(calling(**more), ASKED).final_output)
 
 
 responses: dict[str, Any] = {"question": SHORT, "kind": "OpenAIResponsesModel", "tokens": None}
@@ -69,8 +98,12 @@ tell(
         "responses, stream": lambda: asyncio.run(_stream(**responses)),
         "stop, seed, length": lambda: chat(settings={"extra_args": {"stop": ["\n\n\n"], "seed": 1}}),
         "temperature": lambda: chat(settings={"temperature": 0.7}),
-        "tools": lambda: chat(tools=[agents.function_tool(river)]),
-        "json_schema": lambda: chat(output_type=River),
+        "json_schema, helper": structured,
+        "tools": forced,
+        "tools, stream": lambda: asyncio.run(_forced()),
+        "tool result": result,
+        "responses, json_schema": lambda: structured(kind="OpenAIResponsesModel"),
+        "responses, tool result": lambda: result(kind="OpenAIResponsesModel"),
         "abort": lambda: aborted(leave),
     },
     {

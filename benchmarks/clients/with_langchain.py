@@ -3,46 +3,56 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, SHORT, TOKENS, TOOL, URL, aborted, answer, tell
+from features import (
+    ASKED, FORCED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SCHEMA, SHORT, TOKENS, URL, aborted, answer, called,
+    form, length, tell,
+)
 
 langchain: Any = importlib.import_module("langchain_openai")
 base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
 
 
-def chat(bound: Any = None, **more: Any) -> dict[str, Any]:
-    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS, **more)
-    found = model.bind(**bound).invoke(QUESTION) if bound else model.invoke(QUESTION)
-    return answer(found.content, _usage(found), _count(found))
+def model(**more: Any) -> Any:
+    return langchain.ChatOpenAI(**{**base, "max_tokens": TOKENS, **more})
 
 
-def _usage(message: Any) -> tuple[int, int]:
-    return message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]
+def chat(**more: Any) -> dict[str, Any]:
+    return told(model(**more).invoke(QUESTION))
 
 
-def _count(message: Any) -> int | None:
-    found = message.response_metadata.get("logprobs")
-    return len(found["content"]) if found else None
+def told(message: Any) -> dict[str, Any]:
+    calls, usage = [called(one["name"], one["args"]) for one in message.tool_calls], message.usage_metadata
+    logprobs = message.response_metadata.get("logprobs")
+    count = len(logprobs["content"]) if logprobs else None
+    return answer("".join(calls) or message.text, (usage["input_tokens"], usage["output_tokens"]), count)
 
 
-def stream() -> dict[str, Any]:
+def stream(model: Any, question: str) -> dict[str, Any]:
     whole: Any = None
-    for one in langchain.ChatOpenAI(**base, max_tokens=TOKENS, stream_usage=True).stream(QUESTION):
+    for one in model.stream(question):
         whole = one if whole is None else whole + one
-    return answer(whole.content, _usage(whole))
+    return told(whole)
 
 
-def responses() -> dict[str, Any]:
-    found = langchain.ChatOpenAI(**base, use_responses_api=True).invoke(SHORT)
-    return answer(found.text, _usage(found))
+def with_tool(**more: Any) -> Any:
+    tool: Any = importlib.import_module("langchain_core.tools").tool(length)
+    forced = {name: value for name, value in FORCED.items() if name in ("tool_choice", "parallel_tool_calls")}
+    asking = model(max_tokens=MOST, **more)
+    return tool, asking.bind_tools([tool], **forced), asking.bind_tools([tool])
 
 
-def responses_stream() -> dict[str, Any]:
-    whole: Any = None
-    for one in langchain.ChatOpenAI(**base, use_responses_api=True).stream(SHORT):
-        whole = one if whole is None else whole + one
-    return answer(whole.text, _usage(whole))
+def result(**more: Any) -> dict[str, Any]:
+    tool, forced, free = with_tool(**more)
+    first = forced.invoke(ASKED)
+    return told(free.invoke([("user", ASKED), first, *(tool.invoke(call) for call in first.tool_calls)]))
+
+
+def structured(schema: Any, **more: Any) -> dict[str, Any]:
+    found = model(max_tokens=MOST, **more).with_structured_output(schema, method="json_schema").invoke(SHORT)
+    return answer(json.dumps(dict(found)))
 
 
 def text(**more: Any) -> dict[str, Any]:
@@ -59,18 +69,13 @@ def leave() -> None:
     events.close()
 
 
-def structured() -> dict[str, Any]:
-    schema = {"title": "river", **SCHEMA}
-    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS)
-    return answer(str(model.with_structured_output(schema, method="json_schema").invoke(QUESTION)))
-
-
+of_responses = {"use_responses_api": True, "max_tokens": None}
 tell(
     {
         "chat": chat,
-        "stream": stream,
-        "responses": responses,
-        "responses, stream": responses_stream,
+        "stream": lambda: stream(model(stream_usage=True), QUESTION),
+        "responses": lambda: told(model(**of_responses).invoke(SHORT)),
+        "responses, stream": lambda: stream(model(**of_responses), SHORT),
         "completions": lambda: text(temperature=0),
         "completions, defaults": text,
         "completions, logprobs": lambda: text(temperature=0, logprobs=1),
@@ -78,8 +83,13 @@ tell(
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat({"tools": [TOOL]}),
-        "json_schema": structured,
+        "json_schema": lambda: structured(SCHEMA),
+        "json_schema, helper": lambda: structured(form()),
+        "tools": lambda: told(with_tool()[1].invoke(ASKED)),
+        "tools, stream": lambda: stream(with_tool(stream_usage=True)[1], ASKED),
+        "tool result": result,
+        "responses, json_schema": lambda: structured(form(), use_responses_api=True),
+        "responses, tool result": lambda: result(use_responses_api=True),
         "abort": lambda: aborted(leave),
     },
     {"models": "no list of models"},

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import typing
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, TOKENS, TOOL, URL, aborted, answer, tell
+from features import (
+    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+)
 
 like: Any = importlib.import_module("llama_index.llms.openai_like")
 types: Any = importlib.import_module("llama_index.core.llms")
 prompts: Any = importlib.import_module("llama_index.core.prompts")
-pydantic: Any = importlib.import_module("pydantic")
+tools: Any = importlib.import_module("llama_index.core.tools")
+agents: Any = importlib.import_module("llama_index.core.agent.workflow")
 messages = [types.ChatMessage(role="user", content=QUESTION)]
 
 
@@ -49,10 +54,38 @@ def text(llm: Any) -> dict[str, Any]:
     return answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
-def structured() -> dict[str, Any]:
-    form = pydantic.create_model("River", river=(str, ...))
-    llm = model(should_use_structured_outputs=True)
-    return answer(str(llm.structured_predict(form, prompts.PromptTemplate(QUESTION))))
+def structured(**more: Any) -> dict[str, Any]:
+    found = model(max_tokens=MOST, **more).structured_predict(form(), prompts.PromptTemplate(SHORT))
+    return answer(found.model_dump_json())
+
+
+length.__annotations__ |= typing.get_type_hints(length)  # it reads no annotations that are text
+tool = tools.FunctionTool.from_defaults(length)
+calling = {"is_function_calling_model": True, "max_tokens": MOST}
+
+
+def calls(found: Any) -> dict[str, Any]:
+    [call] = model(**calling).get_tool_calls_from_response(found)
+    return answer(called(call.tool_name, call.tool_kwargs))
+
+
+def forced() -> Any:
+    return model(**calling).chat_with_tools([tool], user_msg=ASKED, tool_required=True)
+
+
+def streamed() -> dict[str, Any]:
+    *_, last = model(**calling).stream_chat_with_tools([tool], user_msg=ASKED, tool_required=True)
+    return calls(last)
+
+
+def result() -> dict[str, Any]:
+    """The loop of LlamaIndex's own agent, which forces no call."""
+    agent = agents.FunctionAgent(tools=[tool], llm=model(**calling), streaming=False, initial_tool_choice="length")
+
+    async def ask() -> Any:
+        return await agent.run(ASKED)
+
+    return answer(str(asyncio.run(ask())))
 
 
 def leave() -> None:
@@ -72,8 +105,11 @@ tell(
         "logprobs": lambda: chat(logprobs=True, additional_kwargs={"top_logprobs": 1}),
         "stop, seed, length": lambda: chat(additional_kwargs={"stop": ["\n\n\n"], "seed": 1}),
         "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(additional_kwargs={"tools": [TOOL]}),
-        "json_schema": structured,
+        "json_schema": lambda: structured(should_use_structured_outputs=True),
+        "json_schema, helper": lambda: structured(is_function_calling_model=True),
+        "tools": lambda: calls(forced()),
+        "tools, stream": streamed,
+        "tool result": result,
         "chat by `OpenAILike(temperature=0)`": chat,
         "abort": lambda: aborted(leave),
     },

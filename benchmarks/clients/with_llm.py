@@ -5,35 +5,42 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, TOKENS, URL, aborted, answer, tell
+from features import (
+    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SCHEMA, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+)
 
 llm: Any = importlib.import_module("llm")
 models: Any = importlib.import_module("llm.default_plugins.openai_models")
 
 
 def model(kind: str = "Chat") -> Any:
-    return getattr(models, kind)(
-        MODEL, key=KEY, model_name=MODEL, api_base=URL, supports_schema=True, supports_tools=True
-    )
+    class Forcing(getattr(models, kind)):  # type: ignore[misc]
+        """`llm` has no option that forces a call, and so small a model makes none by itself."""
+
+        def build_kwargs(self, prompt: Any, stream: bool) -> Any:
+            forced = {"tool_choice": "required"} if prompt.tools and not prompt.tool_results else {}
+            return {**super().build_kwargs(prompt, stream), **forced}
+
+    return Forcing(MODEL, key=KEY, model_name=MODEL, api_base=URL, supports_schema=True, supports_tools=True)
 
 
-def chat(*, stream: bool = False, **more: Any) -> dict[str, Any]:
-    found = model().prompt(QUESTION, stream=stream, max_tokens=TOKENS, **more)
-    text = found.text()
-    return answer(text, (found.input_tokens, found.output_tokens))
+def chat(question: str = QUESTION, *, kind: str = "Chat", stream: bool = False, **more: Any) -> dict[str, Any]:
+    found = model(kind).prompt(question, stream=stream, **{"max_tokens": TOKENS, **more})
+    calls = [called(one.name, one.arguments) for one in found.tool_calls()]
+    return answer("".join(calls) or found.text(), (found.input_tokens, found.output_tokens))
+
+
+def result(kind: str = "Chat") -> dict[str, Any]:
+    *_, last = model(kind).chain(ASKED, tools=[length], stream=False, options={"max_tokens": MOST}).responses()
+    return answer(last.text())
 
 
 def completions(**more: Any) -> dict[str, Any]:
-    found = model("Completion").prompt(QUESTION, stream=False, max_tokens=TOKENS, **more)
+    found = models.Completion(MODEL, key=KEY, model_name=MODEL, api_base=URL).prompt(QUESTION, stream=False, max_tokens=TOKENS, **more)
     text = found.text()
     usage, logprobs = found.response_json["usage"], found.response_json["choices"][0].get("logprobs")
     count = len(logprobs["tokens"]) if logprobs else None
     return answer(text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
-
-
-def river(name: str) -> str:
-    """The length of a river."""
-    return name
 
 
 def leave() -> None:
@@ -47,16 +54,22 @@ tell(
     {
         "chat": chat,
         "stream": lambda: chat(stream=True),
+        "responses": lambda: chat(SHORT, kind="Responses", max_tokens=None),
+        "responses, stream": lambda: chat(SHORT, kind="Responses", stream=True, max_tokens=None),
+        "responses, json_schema": lambda: chat(SHORT, kind="Responses", schema=form(), max_tokens=None),
+        "responses, tool result": lambda: result("Responses"),
         "completions": completions,
         "completions, logprobs": lambda: completions(logprobs=1),
         "stop, seed, length": lambda: chat(stop="\n\n\n", seed=1),
         "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(tools=[river]),
-        "json_schema": lambda: chat(schema=SCHEMA),
+        "json_schema": lambda: chat(SHORT, schema=SCHEMA, max_tokens=MOST),
+        "json_schema, helper": lambda: chat(SHORT, schema=form(), max_tokens=MOST),
+        "tools": lambda: chat(ASKED, tools=[length], max_tokens=MOST),
+        "tools, stream": lambda: chat(ASKED, stream=True, tools=[length], max_tokens=MOST),
+        "tool result": result,
         "abort": lambda: aborted(leave),
     },
     {
-        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
         "logprobs": "log probabilities only for texts",
         "models": "a list of models only from OpenAI's own address",
     },

@@ -7,7 +7,9 @@ import contextlib
 import importlib
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SHORT, TOKENS, URL, aborted, answer, tell
+from features import (
+    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+)
 
 agents: Any = importlib.import_module("pydantic_ai")
 models: Any = importlib.import_module("pydantic_ai.models.openai")
@@ -62,9 +64,38 @@ def leave() -> None:
         asyncio.run(_leave())
 
 
-def river(name: str) -> str:
-    """The length of a river."""
-    return name
+def structured(output: Any, kind: str = "OpenAIChatModel") -> dict[str, Any]:
+    found = agent(kind, output_type=output).run_sync(SHORT, model_settings={"max_tokens": MOST})
+    return answer(found.output.model_dump_json(), _usage(found.usage))
+
+
+FORCED = {"max_tokens": MOST, "tool_choice": "required", "parallel_tool_calls": False}
+
+
+async def _forced(*, stream: bool) -> dict[str, Any]:
+    direct: Any = importlib.import_module("pydantic_ai.direct")
+    messages = importlib.import_module("pydantic_ai.messages")
+    tools = [agents.Tool(length).tool_def]
+    params = importlib.import_module("pydantic_ai.models").ModelRequestParameters(
+        function_tools=tools, allow_text_output=False
+    )
+    given = {"model_settings": FORCED, "model_request_parameters": params}
+    asked = [messages.ModelRequest.user_text_prompt(ASKED)]
+    if not stream:
+        found = await direct.model_request(agent().model, asked, **given)
+    else:
+        async with direct.model_request_stream(agent().model, asked, **given) as events:
+            async for _ in events:
+                pass
+            found = events.get()
+    [call] = found.tool_calls
+    return answer(called(call.tool_name, call.args_as_dict()))
+
+
+def result(kind: str = "OpenAIChatModel") -> dict[str, Any]:
+    """The loop of an agent, whose first step is forced to call."""
+    asking = agent(kind, tools=[length], model_settings=lambda run: FORCED if run.run_step == 1 else {"max_tokens": MOST})
+    return answer(asking.run_sync(ASKED).output)
 
 
 tell(
@@ -76,8 +107,13 @@ tell(
         "logprobs": lambda: chat({"openai_logprobs": True}),
         "stop, seed, length": lambda: chat({"stop_sequences": ["\n\n\n"], "seed": 1}),
         "temperature": lambda: chat({"temperature": 0.7}),
-        "tools": lambda: chat(tools=[river]),
-        "json_schema": lambda: chat(output_type=agents.NativeOutput(dict[str, str])),
+        "json_schema": lambda: structured(agents.NativeOutput(form())),
+        "json_schema, helper": lambda: structured(form()),
+        "tools": lambda: asyncio.run(_forced(stream=False)),
+        "tools, stream": lambda: asyncio.run(_forced(stream=True)),
+        "tool result": result,
+        "responses, json_schema": lambda: structured(agents.NativeOutput(form()), "OpenAIResponsesModel"),
+        "responses, tool result": lambda: result("OpenAIResponsesModel"),
         "abort": lambda: aborted(leave),
     },
     {
