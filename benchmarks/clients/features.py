@@ -52,7 +52,7 @@ TOOL = {
     "function": {"name": "length", "description": "Length of a river.", "parameters": SCHEMA},
 }
 FORCED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": MOST}
-ASKED = "How long is the Rhine? Answer in one sentence."
+ASKED = "Write one sentence about the Danube."
 """The question of the features with tools."""
 
 

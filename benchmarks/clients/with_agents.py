@@ -86,7 +86,7 @@ async def _forced() -> dict[str, Any]:
 
 def result(**more: Any) -> dict[str, Any]:
     """The loop of an agent, which forces only the first call."""
-    return answer(agents.Runner.run_sync(calling(**more), ASKED).final_output)
+    return answer(agents.Runner.run_sync(calling(**more), ASKED, max_turns=3).final_output)
 
 
 responses: dict[str, Any] = {"question": SHORT, "kind": "OpenAIResponsesModel", "tokens": None}
@@ -111,6 +111,7 @@ tell(
             ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
         "logprobs": "log probabilities only in responses",
+        "json_schema": "schemas only as models",
         "models": "no list of models",
     },
 )

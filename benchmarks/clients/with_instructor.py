@@ -27,7 +27,7 @@ def stream() -> dict[str, Any]:
     *_, last = client().create_partial(
         model=MODEL, messages=[{"role": "user", "content": ASKED}], response_model=form(), max_tokens=MOST
     )
-    return answer(called("River", last.model_dump_json()))
+    return answer(called("PartialRiver", last.model_dump_json()))
 
 
 def leave() -> None:
@@ -44,13 +44,14 @@ tell(
         "json_schema, helper": lambda: answer(structured("TOOLS").model_dump_json()),
         "tools": lambda: answer(called("River", structured("TOOLS_STRICT").model_dump_json())),
         "tools, stream": stream,
+        "responses, json_schema": lambda: answer(called("River", structured("RESPONSES_TOOLS").model_dump_json())),
         "abort": lambda: aborted(leave),
     },
     {
         **dict.fromkeys(
             ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
         ),
-        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
+        **dict.fromkeys(("responses", "responses, stream", "responses, tool result"), "only structured responses"),
         "models": "no list of models",
     },
 )

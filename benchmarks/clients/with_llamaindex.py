@@ -114,7 +114,9 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
-        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
+        **dict.fromkeys(
+            ("responses", "responses, stream", "responses, json_schema", "responses, tool result"), "no Responses API"
+        ),
         "models": "no list of models",
     },
 )

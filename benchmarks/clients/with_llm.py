@@ -15,11 +15,11 @@ models: Any = importlib.import_module("llm.default_plugins.openai_models")
 
 def model(kind: str = "Chat") -> Any:
     class Forcing(getattr(models, kind)):  # type: ignore[misc]
-        """`llm` has no option that forces a call, and so small a model makes none by itself."""
+        """`llm` has no option that forces a call, and so small a model makes none of its own accord, or too many."""
 
         def build_kwargs(self, prompt: Any, stream: bool) -> Any:
-            forced = {"tool_choice": "required"} if prompt.tools and not prompt.tool_results else {}
-            return {**super().build_kwargs(prompt, stream), **forced}
+            choice = {"tool_choice": "none" if prompt.tool_results else "required", "parallel_tool_calls": False}
+            return {**super().build_kwargs(prompt, stream), **(choice if prompt.tools else {})}
 
     return Forcing(MODEL, key=KEY, model_name=MODEL, api_base=URL, supports_schema=True, supports_tools=True)
 

@@ -12,7 +12,7 @@ const schema = {
 const length = ({ river }) => `The ${river} is 1230 km long.`;
 const tool = { type: "function", function: { name: "length", description: "Length of a river.", parameters: schema } };
 const forced = { tools: [tool], tool_choice: "required", parallel_tool_calls: false, max_tokens: 100 };
-const long = [{ role: "user", content: "How long is the Rhine? Answer in one sentence." }];
+const long = [{ role: "user", content: "Write one sentence about the Danube." }];
 const named = { type: "json_schema", name: "River", schema, strict: true };
 const form = { response_format: { type: "json_schema", json_schema: { name: "River", schema, strict: true } } };
 const called = (found) => ({ text: JSON.stringify([found.name, JSON.parse(found.arguments)]) });
@@ -66,12 +66,14 @@ async function parsed() {
   return { text: JSON.stringify(found.choices[0].message.parsed) };
 }
 
-// The loop of the client, which forces only the first call if it is told which.
 async function toolResult() {
-  const own = { ...tool.function, function: length, parse: JSON.parse };
-  const choice = { type: "function", function: { name: "length" } };
-  const more = { messages: long, tools: [{ type: "function", function: own }], tool_choice: choice };
-  return { text: await client.chat.completions.runTools({ ...asked, ...forced, ...more }).finalContent() };
+  const { message } = (await client.chat.completions.create({ ...asked, ...forced, messages: long })).choices[0];
+  const results = message.tool_calls.map((call) => (
+    { role: "tool", tool_call_id: call.id, content: length(JSON.parse(call.function.arguments)) }
+  ));
+  const more = { messages: [...long, message, ...results], tools: [tool], max_tokens: 100 };
+  const [choice] = (await client.chat.completions.create({ ...asked, ...more })).choices;
+  return choice.message.tool_calls ? called(choice.message.tool_calls[0].function) : { text: choice.message.content };
 }
 
 async function responsesResult() {

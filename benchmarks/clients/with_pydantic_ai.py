@@ -93,8 +93,10 @@ async def _forced(*, stream: bool) -> dict[str, Any]:
 
 
 def result(kind: str = "OpenAIChatModel") -> dict[str, Any]:
-    """The loop of an agent, whose first step is forced to call."""
-    asking = agent(kind, tools=[length], model_settings=lambda run: FORCED if run.run_step == 1 else {"max_tokens": MOST})
+    """The loop of an agent, of which only the first step calls."""
+    asking = agent(
+        kind, tools=[length], model_settings=lambda run: {**FORCED, **({} if run.run_step == 1 else {"tool_choice": "none"})}
+    )
     return answer(asking.run_sync(ASKED).output)
 
 
