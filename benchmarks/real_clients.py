@@ -36,6 +36,7 @@ __all__ = ["run"]
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "benchmarks" / "clients"
+_OWN = ("curl", "open-webui")  # scripts that need no package
 _NODE = "6.49.0"  # version of the npm package `openai`, which has no dependencies
 _CLIENTS = {
     "openai": "openai",
@@ -50,6 +51,15 @@ _CLIENTS = {
     "curl": "curl",
 }
 """For each script, the package whose version the table's column shows."""
+
+_PROGRAMS = {
+    "mini-swe-agent": ("mini-swe-agent", "a task: a call, its result, and the end"),
+    "open-webui": (
+        "Open WebUI 0.12.4",
+        *("a conversation", "a title", "tags", "follow-ups", "native tools", "the result of a tool"),
+    ),
+}
+"""For each script of a program, its name and what is tried."""
 
 _WORK = (
     *("chat", "usage", "stream", "usage in the stream", "logprobs", "stop, seed, length"),
@@ -117,10 +127,11 @@ async def run(options: Options) -> list[Table]:
 
 
 def _run(options: Options) -> list[Table]:
-    installed = {name: _installed(name, options) for name in _CLIENTS}
+    installed = {name: _installed(name, options) for name in (*_CLIENTS, *_PROGRAMS)}
     command = [sys.executable, str(ROOT / "tests" / "smollm2" / "install.py")]
     folder = Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
     found: dict[str, Asked] = {}
+    programs: dict[str, Asked] = {}
     with ExitStack() as stack:
         servers = [stack.enter_context(serve(folder / "smollm2.gguf", context=4096, slots=4)).url for _ in range(2)]
         strict, lenient = [stack.enter_context(_gateway(servers, *ignored)) for ignored in ([], ["temperature"])]
@@ -128,6 +139,10 @@ def _run(options: Options) -> list[Table]:
         for name, client in installed.items():
             if client is not None:
                 options.say(f"clients: {name}")
+            if client is not None and name in _PROGRAMS:
+                recorded, sent, repeated = _recorded(name, client, strict, _PROGRAMS[name][1:])
+                programs[name] = Asked(recorded, {}, sent, repeated)
+            elif client is not None:
                 recorded, sent, repeated = _recorded(name, client, strict)
                 found[name] = Asked(
                     _asked(name, client, strict, only=(*_WORK, "abort", *_REFUSED)) | recorded,
@@ -135,7 +150,7 @@ def _run(options: Options) -> list[Table]:
                     sent,
                     repeated,
                 )
-    return tabled(found, expected)
+    return tabled(found, expected, programs)
 
 
 # Installing the clients, once.
@@ -143,8 +158,8 @@ def _run(options: Options) -> list[Table]:
 
 def _installed(name: str, options: Options) -> Path | None:
     """The folder in which a client is installed; None if its installer is missing."""
-    if name == "curl":
-        return Path.cwd() if shutil.which("curl") else None
+    if name in _OWN:
+        return Path.cwd() if name != "curl" or shutil.which("curl") else None
     if name == "node" and not (shutil.which("node") and shutil.which("npm")):
         return None
     pins = HERE / "pins" / f"{name}.txt"
@@ -186,7 +201,8 @@ def _version(name: str) -> str:
 def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
     """Run a gateway in a process of its own, and yield its URL, with `/v1`."""
     draft, assistant = servers
-    fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}]}
+    limits = {"max_tokens": 400}  # for programs that set none
+    fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}], "limits": limits}
     settings = {"fusions": {"cosd": fusion}, **({"ignore": ignored} if ignored else {})}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COSD_")}
     with tempfile.TemporaryDirectory() as folder:
@@ -211,7 +227,7 @@ def _asked(name: str, client: Path, url: str, only: Sequence[str], noted: str = 
     with tempfile.TemporaryDirectory() as home:  # clients write their files here
         environment |= {"HOME": home, "LLM_USER_PATH": home, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         script = HERE / f"with_{name.replace('-', '_')}.py"
-        command = [str(client / "bin" / "python") if name != "curl" else sys.executable, str(script)]
+        command = [str(client / "bin" / "python") if name not in _OWN else sys.executable, str(script)]
         if name == "node":
             command = ["node", str(script.with_suffix(".mjs"))]
         where = client if name == "node" else home
@@ -239,18 +255,22 @@ def _recorded(
     class Recorder(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             nonlocal row
-            row = unquote(self.path.removeprefix("/"))
-            self.send_response(200)
-            self.end_headers()
+            if self.path.startswith("/v1/"):
+                self.answer(httpx.get(url + self.path.removeprefix("/v1"), trust_env=False))
+            else:
+                row = unquote(self.path.removeprefix("/"))
+                self.answer(httpx.Response(200))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             sent[row], asked[row] = body, url + self.path.removeprefix("/v1")
-            answer = httpx.post(asked[row], json=body, timeout=120, trust_env=False)
-            self.send_response(answer.status_code)
-            self.send_header("content-type", answer.headers["content-type"])
+            self.answer(httpx.post(asked[row], json=body, timeout=120, trust_env=False))
+
+        def answer(self, found: httpx.Response) -> None:
+            self.send_response(found.status_code)
+            self.send_header("content-type", found.headers.get("content-type", ""))
             self.end_headers()
-            self.wfile.write(answer.content)
+            self.wfile.write(found.content)
 
         def log_message(self, *_: Any) -> None:
             """Suppress the log."""
@@ -342,8 +362,8 @@ _ALLOWED = {
 _MARKS = (
     "`W` means that the feature works: the text is the same as with plain HTTP requests, and the token counts in "
     "`usage` and the number of log probabilities match the counts of the draft's server alone. In the rows with "
-    "schemas, tools and results, `W` means that the client's value is that of the same request over plain HTTP, that the "
-    "schema allows it, and that it is complete; a result was sent back to the model. For an abort, `W` means "
+    "schemas, tools and results, `W` means that the client's value is that of the same request over plain HTTP, complete "
+    "and valid, and that results were sent back to the model. For an abort, `W` means "
     "that the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection "
     "open after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. "
     "`E` means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
@@ -351,6 +371,12 @@ _MARKS = (
 _TERMS = (
     "*Defaults* marks a request for which the program sets only the model, the question and `max_tokens`. *With "
     "`ignore`* means that the gateway's file contains `ignore: [temperature]`."
+)
+
+
+_PROGRAMS_NOTE = (
+    "mini-swe-agent is a coding agent; the small model's commands were not run. Open WebUI is too large to install: "
+    "requests with the fields of that version were sent. `W` has the meaning above."
 )
 
 
@@ -400,11 +426,16 @@ def judged_as_repeated(row: str, asked: Asked) -> Judgement:
         right = right[-1]  # an answer in the form of a call
     if found != right:
         return Judgement("X", f"value: {found!r}, not {right!r}")
-    if row.endswith("result"):
-        return Judgement("W") if '"tool_call_id"' in body or "_output" in body else Judgement("X", "no result was sent")
-    if again["cut"] or (found[-1] if isinstance(found, list) else found) not in _RIVERS:
+    if "result" in row and not ('"tool_call_id"' in body or "_output" in body):
+        return Judgement("X", "no result was sent")
+    is_value = not isinstance(found, str)
+    if is_value and (
+        again["cut"] or (row in _REPEATED and (found[-1] if isinstance(found, list) else found) not in _RIVERS)
+    ):
         return Judgement("X", f"it is cut or invalid: {found!r}")
-    return Judgement("W")
+    return (
+        Judgement("W") if is_value or "result" in row or row not in _REPEATED else Judgement("X", f"no value: {found}")
+    )
 
 
 def _value(text: str) -> Any:
@@ -428,8 +459,15 @@ def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
     return found | {_ignored(row): judged(row, asked.ignoring[row], expected) for row in _IGNORED}
 
 
-def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
-    """The table of features, and the table of the fields that clients send by default."""
+def tabled(asked: Mapping[str, Asked], expected: Expected, programs: Mapping[str, Asked] | None = None) -> list[Table]:
+    """The table of features, that of the fields that clients send by default, and that of whole programs."""
+    rows_of_programs: list[list[Cell]] = []
+    of_programs: list[str] = []
+    for name, one in (programs or {}).items():
+        for row in one.strict:
+            found_mark = judged_as_repeated(row, one)
+            rows_of_programs.append([_PROGRAMS[name][0], row, found_mark.mark])
+            of_programs += [f"{name}: {row}: {found_mark.reason}"] if found_mark.mark != "W" else []
     cells = {name: judgements(one, expected) for name, one in asked.items()}
     rows: list[list[Cell]] = [[row, *(found[row].mark for found in cells.values())] for row in _ALLOWED]
     lacking, failing, failures = dict[str, dict[str, None]](), dict[str, list[str]](), list[str]()
@@ -459,7 +497,9 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
     failures += [
         f"{name}: {way}: {one.reason}" for name, found in ways.items() for way, one in found.items() if one.mark != "W"
     ]
-    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in asked.items()}}
+    failures += of_programs
+    every = {**asked, **(programs or {})}
+    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in every.items()}}
     return [
         Table("Clients and features", ["", *heads], rows, notes, {**figures, "expected": expected.__dict__}),
         Table(
@@ -474,6 +514,11 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
                 for name, one in asked.items()
             ],
             ["These fields are sent if the program sets only the model, the question and `max_tokens`."],
+        ),
+        *(
+            [Table("Whole programs", ["program", "request", ""], rows_of_programs, [_PROGRAMS_NOTE])]
+            if rows_of_programs
+            else []
         ),
     ]
 

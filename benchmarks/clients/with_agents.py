@@ -8,7 +8,22 @@ import importlib
 from typing import Any
 
 from features import (
-    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+    ASKED,
+    KEY,
+    LONG,
+    MANY,
+    MODEL,
+    MOST,
+    QUESTION,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    length,
+    tell,
 )
 
 agents: Any = importlib.import_module("agents")

@@ -39,7 +39,10 @@ def leave() -> None:
 of = of_chat(partial(client().create, model=MODEL, response_model=None, max_retries=1))
 tell(
     {
-        **{name: of[name] for name in ("chat", "stream", "logprobs", "stop, seed, length", "temperature", "tool result")},
+        **{
+            name: of[name]
+            for name in ("chat", "stream", "logprobs", "stop, seed, length", "temperature", "tool result")
+        },
         "json_schema": lambda: answer(structured("JSON_SCHEMA").model_dump_json()),
         "json_schema, helper": lambda: answer(structured("TOOLS").model_dump_json()),
         "tools": lambda: answer(called("River", structured("TOOLS_STRICT").model_dump_json())),

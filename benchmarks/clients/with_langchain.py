@@ -7,8 +7,24 @@ import json
 from typing import Any
 
 from features import (
-    ASKED, FORCED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SCHEMA, SHORT, TOKENS, URL, aborted, answer, called,
-    form, length, tell,
+    ASKED,
+    FORCED,
+    KEY,
+    LONG,
+    MANY,
+    MODEL,
+    MOST,
+    QUESTION,
+    SCHEMA,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    length,
+    tell,
 )
 
 langchain: Any = importlib.import_module("langchain_openai")

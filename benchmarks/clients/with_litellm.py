@@ -6,7 +6,22 @@ import importlib
 from functools import partial
 from typing import Any
 
-from features import KEY, LONG, MANY, MESSAGES, MODEL, MOST, URL, aborted, answer, form, of_chat, of_responses, of_texts, tell
+from features import (
+    KEY,
+    LONG,
+    MANY,
+    MESSAGES,
+    MODEL,
+    MOST,
+    URL,
+    aborted,
+    answer,
+    form,
+    of_chat,
+    of_responses,
+    of_texts,
+    tell,
+)
 
 litellm: Any = importlib.import_module("litellm")
 base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}

@@ -8,7 +8,22 @@ import typing
 from typing import Any
 
 from features import (
-    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+    ASKED,
+    KEY,
+    LONG,
+    MANY,
+    MODEL,
+    MOST,
+    QUESTION,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    length,
+    tell,
 )
 
 like: Any = importlib.import_module("llama_index.llms.openai_like")

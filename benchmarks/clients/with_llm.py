@@ -6,7 +6,23 @@ import importlib
 from typing import Any
 
 from features import (
-    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SCHEMA, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+    ASKED,
+    KEY,
+    LONG,
+    MANY,
+    MODEL,
+    MOST,
+    QUESTION,
+    SCHEMA,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    length,
+    tell,
 )
 
 llm: Any = importlib.import_module("llm")
@@ -36,7 +52,9 @@ def result(kind: str = "Chat") -> dict[str, Any]:
 
 
 def completions(**more: Any) -> dict[str, Any]:
-    found = models.Completion(MODEL, key=KEY, model_name=MODEL, api_base=URL).prompt(QUESTION, stream=False, max_tokens=TOKENS, **more)
+    found = models.Completion(MODEL, key=KEY, model_name=MODEL, api_base=URL).prompt(
+        QUESTION, stream=False, max_tokens=TOKENS, **more
+    )
     text = found.text()
     usage, logprobs = found.response_json["usage"], found.response_json["choices"][0].get("logprobs")
     count = len(logprobs["tokens"]) if logprobs else None

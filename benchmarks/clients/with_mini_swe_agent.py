@@ -32,8 +32,9 @@ def task() -> dict[str, Any]:
     given = config.get_config_from_spec("mini")
     fields = {name: FORCED[name] for name in ("tool_choice", "parallel_tool_calls")}
     options = {"api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": 300, **fields}
-    model = models.LitellmModel(**{**given["model"], "model_name": f"openai/{MODEL}", "model_kwargs": options,
-                                   "cost_tracking": "ignore_errors"})
+    model = models.LitellmModel(
+        **{**given["model"], "model_name": f"openai/{MODEL}", "model_kwargs": options, "cost_tracking": "ignore_errors"}
+    )
     templates = {name: given["agent"][name] for name in ("system_template", "instance_template")}
     told = Told()
     found = agents.DefaultAgent(model, told, step_limit=3, **templates).run("List the files of this folder.")

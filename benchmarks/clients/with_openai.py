@@ -7,8 +7,24 @@ from functools import partial
 from typing import Any
 
 from features import (
-    FORCED, KEY, LONG, MANY, MESSAGES, MODEL, MOST, SHORT, TOKENS, URL, aborted, answer, called, form, of_chat,
-    of_responses, of_texts, tell,
+    FORCED,
+    KEY,
+    LONG,
+    MANY,
+    MESSAGES,
+    MODEL,
+    MOST,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    of_chat,
+    of_responses,
+    of_texts,
+    tell,
 )
 
 openai: Any = importlib.import_module("openai")
@@ -54,7 +70,9 @@ tell(
         "json_schema, helper": parsed,
         "tools, stream": streamed,
         "responses, json_schema": responses_parsed,
-        "stop, seed, length": lambda: of["chat"](stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),
+        "stop, seed, length": lambda: of["chat"](
+            stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS
+        ),
         "models": lambda: answer(" ".join(one.id for one in client.models.list())),
         "abort": lambda: aborted(leave),
     }

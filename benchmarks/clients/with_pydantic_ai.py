@@ -8,7 +8,22 @@ import importlib
 from typing import Any
 
 from features import (
-    ASKED, KEY, LONG, MANY, MODEL, MOST, QUESTION, SHORT, TOKENS, URL, aborted, answer, called, form, length, tell,
+    ASKED,
+    KEY,
+    LONG,
+    MANY,
+    MODEL,
+    MOST,
+    QUESTION,
+    SHORT,
+    TOKENS,
+    URL,
+    aborted,
+    answer,
+    called,
+    form,
+    length,
+    tell,
 )
 
 agents: Any = importlib.import_module("pydantic_ai")
@@ -95,7 +110,9 @@ async def _forced(*, stream: bool) -> dict[str, Any]:
 def result(kind: str = "OpenAIChatModel") -> dict[str, Any]:
     """The loop of an agent, of which only the first step calls."""
     asking = agent(
-        kind, tools=[length], model_settings=lambda run: {**FORCED, **({} if run.run_step == 1 else {"tool_choice": "none"})}
+        kind,
+        tools=[length],
+        model_settings=lambda run: {**FORCED, **({} if run.run_step == 1 else {"tool_choice": "none"})},
     )
     return answer(asking.run_sync(ASKED).output)
 
