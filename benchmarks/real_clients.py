@@ -302,7 +302,7 @@ def _read(answer: Mapping[str, Any]) -> dict[str, Any]:
         [choice] = answer["choices"]
         message = choice.get("message") or {"content": choice["text"]}
         calls = [call["function"] for call in message.get("tool_calls") or ()]
-        text, cut = message["content"], choice["finish_reason"] == "length"
+        text, cut = message["content"] or "", choice["finish_reason"] == "length"
     for call in calls[:1]:
         text = text if cut else json.dumps([call["name"], json.loads(call["arguments"])])
     return {"text": text, "cut": cut}
@@ -362,8 +362,8 @@ _ALLOWED = {
 _MARKS = (
     "`W` means that the feature works: the text is the same as with plain HTTP requests, and the token counts in "
     "`usage` and the number of log probabilities match the counts of the draft's server alone. In the rows with "
-    "schemas, tools and results, `W` means that the client's value is that of the same request over plain HTTP, complete "
-    "and valid, and that results were sent back to the model. For an abort, `W` means "
+    "schemas, tools and results, `W` means that the client's value is that of the same request over plain HTTP, valid "
+    "and complete, and that results were sent back to the model. For an abort, `W` means "
     "that the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection "
     "open after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. "
     "`E` means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
@@ -417,25 +417,22 @@ def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: st
 
 def judged_as_repeated(row: str, asked: Asked) -> Judgement:
     """The mark and reason for a feature with a schema, tools or results, whose request was repeated."""
-    outcome, body = asked.strict[row], json.dumps(asked.sent.get(row))
-    if "lacks" in outcome or "error" in outcome:
-        return judged(row, outcome, _NOTHING)
-    again = asked.repeated[row]
-    found, right = (_value(one["text"] if "text" in one else one["error"]) for one in (outcome, again))
+    outcome, again = asked.strict[row], asked.repeated.get(row, {})
+    if "text" not in outcome or "text" not in again:
+        return judged(row, again if "text" in outcome else outcome, _NOTHING)
+    found, right = _value(outcome["text"]), _value(again["text"])
     if row.endswith("helper") and isinstance(right, list):
         right = right[-1]  # an answer in the form of a call
+    value, sent = found[-1] if isinstance(found, list) else found, json.dumps(asked.sent[row])
     if found != right:
         return Judgement("X", f"value: {found!r}, not {right!r}")
-    if "result" in row and not ('"tool_call_id"' in body or "_output" in body):
+    if "result" in row and not ("tool_call_id" in sent or "function_call_output" in sent):
         return Judgement("X", "no result was sent")
-    is_value = not isinstance(found, str)
-    if is_value and (
-        again["cut"] or (row in _REPEATED and (found[-1] if isinstance(found, list) else found) not in _RIVERS)
-    ):
-        return Judgement("X", f"it is cut or invalid: {found!r}")
-    return (
-        Judgement("W") if is_value or "result" in row or row not in _REPEATED else Judgement("X", f"no value: {found}")
-    )
+    if again["cut"] and not isinstance(found, str):
+        return Judgement("X", f"it is cut: {found!r}")
+    if row in _REPEATED and "result" not in row and value not in _RIVERS:
+        return Judgement("X", f"it is invalid: {found!r}")
+    return Judgement("W")
 
 
 def _value(text: str) -> Any:
@@ -459,25 +456,19 @@ def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
     return found | {_ignored(row): judged(row, asked.ignoring[row], expected) for row in _IGNORED}
 
 
-def tabled(asked: Mapping[str, Asked], expected: Expected, programs: Mapping[str, Asked] | None = None) -> list[Table]:
+def tabled(asked: Mapping[str, Asked], expected: Expected, programs: Mapping[str, Asked]) -> list[Table]:
     """The table of features, that of the fields that clients send by default, and that of whole programs."""
-    rows_of_programs: list[list[Cell]] = []
-    of_programs: list[str] = []
-    for name, one in (programs or {}).items():
-        for row in one.strict:
-            found_mark = judged_as_repeated(row, one)
-            rows_of_programs.append([_PROGRAMS[name][0], row, found_mark.mark])
-            of_programs += [f"{name}: {row}: {found_mark.reason}"] if found_mark.mark != "W" else []
     cells = {name: judgements(one, expected) for name, one in asked.items()}
     rows: list[list[Cell]] = [[row, *(found[row].mark for found in cells.values())] for row in _ALLOWED]
+    whole = {name: {row: judged_as_repeated(row, one) for row in one.strict} for name, one in programs.items()}
     lacking, failing, failures = dict[str, dict[str, None]](), dict[str, list[str]](), list[str]()
-    for name, found in cells.items():
+    for name, found in {**cells, **whole}.items():
         for row, cell in found.items():
             if cell.mark == "-":
                 lacking.setdefault(cell.reason, {})[name] = None
             elif cell.reason:
                 failing.setdefault(f"{name}: {cell.reason}", []).append(row)
-            if cell.mark not in _ALLOWED[row]:
+            if cell.mark not in _ALLOWED.get(row, "W"):
                 failures.append(f"{name}: {row}: {cell.mark} {cell.reason}")
     notes = [
         _MARKS,
@@ -486,39 +477,23 @@ def tabled(asked: Mapping[str, Asked], expected: Expected, programs: Mapping[str
         *([f"X fails: {_listed(failing)}."] if failing else []),
     ]
     heads = [f"{name} {_version(name)}" for name in asked]
-    ways = {
-        name: {
-            what.split(" by ")[1]: judged(what, outcome, expected)
-            for what, outcome in one.strict.items()
-            if " by " in what
-        }
-        for name, one in asked.items()
-    }
-    failures += [
-        f"{name}: {way}: {one.reason}" for name, found in ways.items() for way, one in found.items() if one.mark != "W"
-    ]
-    failures += of_programs
-    every = {**asked, **(programs or {})}
-    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in every.items()}}
+    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in {**asked, **programs}.items()}}
     return [
         Table("Clients and features", ["", *heads], rows, notes, {**figures, "expected": expected.__dict__}),
         Table(
             "Fields that clients send by themselves",
-            ["client", "in a conversation", "with a text", "other ways, which work"],
+            ["client", "in a conversation", "with a text"],
             [
-                [
-                    _CLIENTS[name],
-                    *(_fields(one.sent.get(row), one.strict[row]) for row in _DEFAULTS),
-                    ", ".join(way for way, found in ways[name].items() if found.mark == "W"),
-                ]
+                [_CLIENTS[name], *(_fields(one.sent.get(row), one.strict[row]) for row in _DEFAULTS)]
                 for name, one in asked.items()
             ],
             ["These fields are sent if the program sets only the model, the question and `max_tokens`."],
         ),
-        *(
-            [Table("Whole programs", ["program", "request", ""], rows_of_programs, [_PROGRAMS_NOTE])]
-            if rows_of_programs
-            else []
+        Table(
+            "Whole programs",
+            ["program", "request", "mark"],
+            [[_PROGRAMS[name][0], row, one.mark] for name, found in whole.items() for row, one in found.items()],
+            [_PROGRAMS_NOTE],
         ),
     ]
 

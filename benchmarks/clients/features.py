@@ -1,8 +1,7 @@
 """The features that every client is tested for, and the form of their outcomes. Uses only the standard library.
 
 Each client's script has one function per feature. The function returns the answer as the client presents it, or
-raises the client's error. For each feature that the client lacks, the script states the reason. The features `chat by
-...` and `completions by ...` are alternative calls, for users whose usual call the gateway refuses.
+raises the client's error. For each feature that the client lacks, the script states the reason.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ TOOL = {
     "type": "function",
     "function": {"name": "length", "description": "Length of a river.", "parameters": SCHEMA},
 }
-FORCED: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": MOST}
+FORCING: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+FORCED: dict[str, Any] = {"tools": [TOOL], "max_tokens": MOST, **FORCING}
 ASKED = "Write one sentence about the Danube."
 """The question of the features with tools."""
 
@@ -69,6 +69,14 @@ def form() -> Any:
 def called(name: str, arguments: Any) -> str:
     """The text that stands for a call."""
     return json.dumps([name, json.loads(arguments) if isinstance(arguments, str) else arguments])
+
+
+NO_TEXTS = dict.fromkeys(
+    ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
+)
+NO_RESPONSES = dict.fromkeys(
+    ("responses", "responses, stream", "responses, json_schema", "responses, tool result"), "no Responses API"
+)
 
 
 def answer(text: str | None, usage: Any = None, logprobs: int | None = None) -> dict[str, Any]:
@@ -184,7 +192,7 @@ def of_responses(create: Callable[..., Any]) -> dict[str, Callable[[], dict[str,
 
     def result() -> dict[str, Any]:
         tools = {"tools": [{"type": "function", **TOOL["function"]}], "max_output_tokens": MOST}
-        found = create(input=ASKED, tool_choice="required", parallel_tool_calls=False, **tools)
+        found = create(input=ASKED, **FORCING, **tools)
         items: list[Any] = [{"role": "user", "content": ASKED}]
         for call in found.output:
             told = length(**json.loads(call.arguments))

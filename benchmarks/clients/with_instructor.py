@@ -6,7 +6,7 @@ import importlib
 from functools import partial
 from typing import Any
 
-from features import ASKED, KEY, LONG, MANY, MODEL, MOST, URL, aborted, answer, called, form, of_chat, tell
+from features import ASKED, KEY, LONG, MANY, MODEL, MOST, NO_TEXTS, URL, aborted, answer, called, form, of_chat, tell
 
 instructor: Any = importlib.import_module("instructor")
 openai: Any = importlib.import_module("openai")
@@ -36,13 +36,9 @@ def leave() -> None:
         next(iter(events))
 
 
-of = of_chat(partial(client().create, model=MODEL, response_model=None, max_retries=1))
 tell(
     {
-        **{
-            name: of[name]
-            for name in ("chat", "stream", "logprobs", "stop, seed, length", "temperature", "tool result")
-        },
+        **of_chat(partial(client().create, model=MODEL, response_model=None, max_retries=1)),
         "json_schema": lambda: answer(structured("JSON_SCHEMA").model_dump_json()),
         "json_schema, helper": lambda: answer(structured("TOOLS").model_dump_json()),
         "tools": lambda: answer(called("River", structured("TOOLS_STRICT").model_dump_json())),
@@ -51,9 +47,7 @@ tell(
         "abort": lambda: aborted(leave),
     },
     {
-        **dict.fromkeys(
-            ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
-        ),
+        **NO_TEXTS,
         **dict.fromkeys(("responses", "responses, stream", "responses, tool result"), "only structured responses"),
         "models": "no list of models",
     },

@@ -6,44 +6,25 @@ import importlib
 import json
 from typing import Any
 
-from features import (
-    ASKED,
-    FORCED,
-    KEY,
-    LONG,
-    MANY,
-    MODEL,
-    MOST,
-    QUESTION,
-    SCHEMA,
-    SHORT,
-    TOKENS,
-    URL,
-    aborted,
-    answer,
-    called,
-    form,
-    length,
-    tell,
-)
+import features as f
 
 langchain: Any = importlib.import_module("langchain_openai")
-base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
+base = {"model": f.MODEL, "base_url": f.URL, "api_key": f.KEY, "max_retries": 0}
 
 
 def model(**more: Any) -> Any:
-    return langchain.ChatOpenAI(**{**base, "max_tokens": TOKENS, **more})
+    return langchain.ChatOpenAI(**{**base, "max_tokens": f.TOKENS, **more})
 
 
 def chat(**more: Any) -> dict[str, Any]:
-    return told(model(**more).invoke(QUESTION))
+    return told(model(**more).invoke(f.QUESTION))
 
 
 def told(message: Any) -> dict[str, Any]:
-    calls, usage = [called(one["name"], one["args"]) for one in message.tool_calls], message.usage_metadata
+    calls, usage = [f.called(one["name"], one["args"]) for one in message.tool_calls], message.usage_metadata
     logprobs = message.response_metadata.get("logprobs")
     count = len(logprobs["content"]) if logprobs else None
-    return answer("".join(calls) or message.text, (usage["input_tokens"], usage["output_tokens"]), count)
+    return f.answer("".join(calls) or message.text, (usage["input_tokens"], usage["output_tokens"]), count)
 
 
 def stream(model: Any, question: str) -> dict[str, Any]:
@@ -54,59 +35,57 @@ def stream(model: Any, question: str) -> dict[str, Any]:
 
 
 def with_tool(**more: Any) -> Any:
-    tool: Any = importlib.import_module("langchain_core.tools").tool(length)
-    forced = {name: value for name, value in FORCED.items() if name in ("tool_choice", "parallel_tool_calls")}
-    asking = model(max_tokens=MOST, **more)
-    return tool, asking.bind_tools([tool], **forced), asking.bind_tools([tool])
+    tool: Any = importlib.import_module("langchain_core.tools").tool(f.length)
+    asking = model(max_tokens=f.MOST, **more)
+    return tool, asking.bind_tools([tool], **f.FORCING), asking.bind_tools([tool])
 
 
 def result(**more: Any) -> dict[str, Any]:
     tool, forced, free = with_tool(**more)
-    first = forced.invoke(ASKED)
-    return told(free.invoke([("user", ASKED), first, *(tool.invoke(call) for call in first.tool_calls)]))
+    first = forced.invoke(f.ASKED)
+    return told(free.invoke([("user", f.ASKED), first, *(tool.invoke(call) for call in first.tool_calls)]))
 
 
 def structured(schema: Any, **more: Any) -> dict[str, Any]:
-    found = model(max_tokens=MOST, **more).with_structured_output(schema, method="json_schema").invoke(SHORT)
-    return answer(json.dumps(dict(found)))
+    found = model(max_tokens=f.MOST, **more).with_structured_output(schema, method="json_schema").invoke(f.SHORT)
+    return f.answer(json.dumps(dict(found)))
 
 
 def text(**more: Any) -> dict[str, Any]:
-    found = langchain.OpenAI(**base, max_tokens=TOKENS, **more).generate([QUESTION])
+    found = langchain.OpenAI(**base, max_tokens=f.TOKENS, **more).generate([f.QUESTION])
     [[one]], usage = found.generations, found.llm_output["token_usage"]
     logprobs = one.generation_info["logprobs"]
     count = len(logprobs["tokens"]) if logprobs else None
-    return answer(one.text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
+    return f.answer(one.text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
 
 
 def leave() -> None:
-    events = langchain.ChatOpenAI(**base, max_tokens=MANY).stream(LONG)
+    events = langchain.ChatOpenAI(**base, max_tokens=f.MANY).stream(f.LONG)
     next(events)
     events.close()
 
 
 of_responses = {"use_responses_api": True, "max_tokens": None}
-tell(
+f.tell(
     {
         "chat": chat,
-        "stream": lambda: stream(model(stream_usage=True), QUESTION),
-        "responses": lambda: told(model(**of_responses).invoke(SHORT)),
-        "responses, stream": lambda: stream(model(**of_responses), SHORT),
+        "stream": lambda: stream(model(stream_usage=True), f.QUESTION),
+        "responses": lambda: told(model(**of_responses).invoke(f.SHORT)),
+        "responses, stream": lambda: stream(model(**of_responses), f.SHORT),
         "completions": lambda: text(temperature=0),
         "completions, defaults": text,
         "completions, logprobs": lambda: text(temperature=0, logprobs=1),
-        "completions by `OpenAI(temperature=0)`": lambda: text(temperature=0),
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(temperature=0.7),
-        "json_schema": lambda: structured(SCHEMA),
-        "json_schema, helper": lambda: structured(form()),
-        "tools": lambda: told(with_tool()[1].invoke(ASKED)),
-        "tools, stream": lambda: stream(with_tool(stream_usage=True)[1], ASKED),
+        "json_schema": lambda: structured(f.SCHEMA),
+        "json_schema, helper": lambda: structured(f.form()),
+        "tools": lambda: told(with_tool()[1].invoke(f.ASKED)),
+        "tools, stream": lambda: stream(with_tool(stream_usage=True)[1], f.ASKED),
         "tool result": result,
-        "responses, json_schema": lambda: structured(form(), use_responses_api=True),
+        "responses, json_schema": lambda: structured(f.form(), use_responses_api=True),
         "responses, tool result": lambda: result(use_responses_api=True),
-        "abort": lambda: aborted(leave),
+        "abort": lambda: f.aborted(leave),
     },
     {"models": "no list of models"},
 )

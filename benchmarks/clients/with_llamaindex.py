@@ -7,34 +7,17 @@ import importlib
 import typing
 from typing import Any
 
-from features import (
-    ASKED,
-    KEY,
-    LONG,
-    MANY,
-    MODEL,
-    MOST,
-    QUESTION,
-    SHORT,
-    TOKENS,
-    URL,
-    aborted,
-    answer,
-    called,
-    form,
-    length,
-    tell,
-)
+import features as f
 
 like: Any = importlib.import_module("llama_index.llms.openai_like")
 types: Any = importlib.import_module("llama_index.core.llms")
 prompts: Any = importlib.import_module("llama_index.core.prompts")
 tools: Any = importlib.import_module("llama_index.core.tools")
 agents: Any = importlib.import_module("llama_index.core.agent.workflow")
-messages = [types.ChatMessage(role="user", content=QUESTION)]
+messages = [types.ChatMessage(role="user", content=f.QUESTION)]
 
 
-base = {"model": MODEL, "api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": TOKENS}
+base = {"model": f.MODEL, "api_base": f.URL, "api_key": f.KEY, "max_retries": 0, "max_tokens": f.TOKENS}
 
 
 def model(*, chat: bool = True, **more: Any) -> Any:
@@ -51,7 +34,7 @@ def chat(**more: Any) -> dict[str, Any]:
 
 def asked(llm: Any) -> dict[str, Any]:
     found = llm.chat(messages)
-    return answer(found.message.content, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
+    return f.answer(found.message.content, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
 def _usage(raw: Any) -> tuple[int, int] | None:
@@ -61,35 +44,35 @@ def _usage(raw: Any) -> tuple[int, int] | None:
 def stream() -> dict[str, Any]:
     llm = model(additional_kwargs={"stream_options": {"include_usage": True}})
     *_, last = llm.stream_chat(messages)
-    return answer(last.message.content, _usage(last.raw))
+    return f.answer(last.message.content, _usage(last.raw))
 
 
 def text(llm: Any) -> dict[str, Any]:
-    found = llm.complete(QUESTION)
-    return answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
+    found = llm.complete(f.QUESTION)
+    return f.answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
 def structured(**more: Any) -> dict[str, Any]:
-    found = model(max_tokens=MOST, **more).structured_predict(form(), prompts.PromptTemplate(SHORT))
-    return answer(found.model_dump_json())
+    found = model(max_tokens=f.MOST, **more).structured_predict(f.form(), prompts.PromptTemplate(f.SHORT))
+    return f.answer(found.model_dump_json())
 
 
-length.__annotations__ |= typing.get_type_hints(length)  # it reads no annotations that are text
-tool = tools.FunctionTool.from_defaults(length)
-calling = {"is_function_calling_model": True, "max_tokens": MOST}
+f.length.__annotations__ |= typing.get_type_hints(f.length)  # it reads no annotations that are text
+tool = tools.FunctionTool.from_defaults(f.length)
+calling = {"is_function_calling_model": True, "max_tokens": f.MOST}
 
 
 def calls(found: Any) -> dict[str, Any]:
     [call] = model(**calling).get_tool_calls_from_response(found)
-    return answer(called(call.tool_name, call.tool_kwargs))
+    return f.answer(f.called(call.tool_name, call.tool_kwargs))
 
 
 def forced() -> Any:
-    return model(**calling).chat_with_tools([tool], user_msg=ASKED, tool_required=True)
+    return model(**calling).chat_with_tools([tool], user_msg=f.ASKED, tool_required=True)
 
 
 def streamed() -> dict[str, Any]:
-    *_, last = model(**calling).stream_chat_with_tools([tool], user_msg=ASKED, tool_required=True)
+    *_, last = model(**calling).stream_chat_with_tools([tool], user_msg=f.ASKED, tool_required=True)
     return calls(last)
 
 
@@ -98,18 +81,18 @@ def result() -> dict[str, Any]:
     agent = agents.FunctionAgent(tools=[tool], llm=model(**calling), streaming=False, initial_tool_choice="length")
 
     async def ask() -> Any:
-        return await agent.run(ASKED)
+        return await agent.run(f.ASKED)
 
-    return answer(str(asyncio.run(ask())))
+    return f.answer(str(asyncio.run(ask())))
 
 
 def leave() -> None:
-    events = model(max_tokens=MANY).stream_chat([types.ChatMessage(role="user", content=LONG)])
+    events = model(max_tokens=f.MANY).stream_chat([types.ChatMessage(role="user", content=f.LONG)])
     next(events)
     events.close()
 
 
-tell(
+f.tell(
     {
         "chat": chat,
         "chat, defaults": lambda: asked(by_itself(chat=True)),
@@ -125,13 +108,7 @@ tell(
         "tools": lambda: calls(forced()),
         "tools, stream": streamed,
         "tool result": result,
-        "chat by `OpenAILike(temperature=0)`": chat,
-        "abort": lambda: aborted(leave),
+        "abort": lambda: f.aborted(leave),
     },
-    {
-        **dict.fromkeys(
-            ("responses", "responses, stream", "responses, json_schema", "responses, tool result"), "no Responses API"
-        ),
-        "models": "no list of models",
-    },
+    {**f.NO_RESPONSES, "models": "no list of models"},
 )

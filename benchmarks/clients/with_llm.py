@@ -5,25 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import (
-    ASKED,
-    KEY,
-    LONG,
-    MANY,
-    MODEL,
-    MOST,
-    QUESTION,
-    SCHEMA,
-    SHORT,
-    TOKENS,
-    URL,
-    aborted,
-    answer,
-    called,
-    form,
-    length,
-    tell,
-)
+import features as f
 
 llm: Any = importlib.import_module("llm")
 models: Any = importlib.import_module("llm.default_plugins.openai_models")
@@ -37,55 +19,55 @@ def model(kind: str = "Chat") -> Any:
             choice = {"tool_choice": "none" if prompt.tool_results else "required", "parallel_tool_calls": False}
             return {**super().build_kwargs(prompt, stream), **(choice if prompt.tools else {})}
 
-    return Forcing(MODEL, key=KEY, model_name=MODEL, api_base=URL, supports_schema=True, supports_tools=True)
+    return Forcing(f.MODEL, key=f.KEY, model_name=f.MODEL, api_base=f.URL, supports_schema=True, supports_tools=True)
 
 
-def chat(question: str = QUESTION, *, kind: str = "Chat", stream: bool = False, **more: Any) -> dict[str, Any]:
-    found = model(kind).prompt(question, stream=stream, **{"max_tokens": TOKENS, **more})
-    calls = [called(one.name, one.arguments) for one in found.tool_calls()]
-    return answer("".join(calls) or found.text(), (found.input_tokens, found.output_tokens))
+def chat(question: str = f.QUESTION, *, kind: str = "Chat", stream: bool = False, **more: Any) -> dict[str, Any]:
+    found = model(kind).prompt(question, stream=stream, **{"max_tokens": f.TOKENS, **more})
+    calls = [f.called(one.name, one.arguments) for one in found.tool_calls()]
+    return f.answer("".join(calls) or found.text(), (found.input_tokens, found.output_tokens))
 
 
 def result(kind: str = "Chat") -> dict[str, Any]:
-    *_, last = model(kind).chain(ASKED, tools=[length], stream=False, options={"max_tokens": MOST}).responses()
-    return answer(last.text())
+    *_, last = model(kind).chain(f.ASKED, tools=[f.length], stream=False, options={"max_tokens": f.MOST}).responses()
+    return f.answer(last.text())
 
 
 def completions(**more: Any) -> dict[str, Any]:
-    found = models.Completion(MODEL, key=KEY, model_name=MODEL, api_base=URL).prompt(
-        QUESTION, stream=False, max_tokens=TOKENS, **more
+    found = models.Completion(f.MODEL, key=f.KEY, model_name=f.MODEL, api_base=f.URL).prompt(
+        f.QUESTION, stream=False, max_tokens=f.TOKENS, **more
     )
     text = found.text()
     usage, logprobs = found.response_json["usage"], found.response_json["choices"][0].get("logprobs")
     count = len(logprobs["tokens"]) if logprobs else None
-    return answer(text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
+    return f.answer(text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
 
 
 def leave() -> None:
-    found = model().prompt(LONG, stream=True, max_tokens=MANY)
+    found = model().prompt(f.LONG, stream=True, max_tokens=f.MANY)
     events = iter(found)
     next(events)
     events.close()
 
 
-tell(
+f.tell(
     {
         "chat": chat,
         "stream": lambda: chat(stream=True),
-        "responses": lambda: chat(SHORT, kind="Responses", max_tokens=None),
-        "responses, stream": lambda: chat(SHORT, kind="Responses", stream=True, max_tokens=None),
-        "responses, json_schema": lambda: chat(SHORT, kind="Responses", schema=form(), max_tokens=None),
+        "responses": lambda: chat(f.SHORT, kind="Responses", max_tokens=None),
+        "responses, stream": lambda: chat(f.SHORT, kind="Responses", stream=True, max_tokens=None),
+        "responses, json_schema": lambda: chat(f.SHORT, kind="Responses", schema=f.form(), max_tokens=None),
         "responses, tool result": lambda: result("Responses"),
         "completions": completions,
         "completions, logprobs": lambda: completions(logprobs=1),
         "stop, seed, length": lambda: chat(stop="\n\n\n", seed=1),
         "temperature": lambda: chat(temperature=0.7),
-        "json_schema": lambda: chat(SHORT, schema=SCHEMA, max_tokens=MOST),
-        "json_schema, helper": lambda: chat(SHORT, schema=form(), max_tokens=MOST),
-        "tools": lambda: chat(ASKED, tools=[length], max_tokens=MOST),
-        "tools, stream": lambda: chat(ASKED, stream=True, tools=[length], max_tokens=MOST),
+        "json_schema": lambda: chat(f.SHORT, schema=f.SCHEMA, max_tokens=f.MOST),
+        "json_schema, helper": lambda: chat(f.SHORT, schema=f.form(), max_tokens=f.MOST),
+        "tools": lambda: chat(f.ASKED, tools=[f.length], max_tokens=f.MOST),
+        "tools, stream": lambda: chat(f.ASKED, stream=True, tools=[f.length], max_tokens=f.MOST),
         "tool result": result,
-        "abort": lambda: aborted(leave),
+        "abort": lambda: f.aborted(leave),
     },
     {
         "logprobs": "log probabilities only for texts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import FORCED, KEY, MODEL, URL, answer, called, tell
+from features import FORCING, KEY, MODEL, URL, answer, called, tell
 
 agents: Any = importlib.import_module("minisweagent.agents.default")
 config: Any = importlib.import_module("minisweagent.config")
@@ -30,8 +30,7 @@ class Told(environments.LocalEnvironment):  # type: ignore[misc]
 
 def task() -> dict[str, Any]:
     given = config.get_config_from_spec("mini")
-    fields = {name: FORCED[name] for name in ("tool_choice", "parallel_tool_calls")}
-    options = {"api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": 300, **fields}
+    options = {"api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": 300, **FORCING}
     model = models.LitellmModel(
         **{**given["model"], "model_name": f"openai/{MODEL}", "model_kwargs": options, "cost_tracking": "ignore_errors"}
     )
