@@ -45,8 +45,8 @@ SCHEMA = {
     "required": ["river"],
     "additionalProperties": False,
 }
-FORM = {"type": "json_schema", "json_schema": {"name": "River", "schema": SCHEMA, "strict": True}}
-TOOL = {
+FORM: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "River", "schema": SCHEMA, "strict": True}}
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "length", "description": "Length of a river.", "parameters": SCHEMA},
 }
@@ -109,7 +109,7 @@ def _end(before: Mapping[str, float], seconds: float) -> str | None:
     return None
 
 
-def of_chat(create: Callable[..., Any]) -> dict[str, Callable[[], dict[str, Any]]]:
+def of_chat(create: Callable[..., Any]) -> dict[str, Callable[..., dict[str, Any]]]:
     """The chat features of a client that accepts OpenAI's fields and returns OpenAI's objects."""
 
     def ask(**more: Any) -> Any:
@@ -161,7 +161,7 @@ def _calls(message: Any) -> Any:
     return getattr(message, "tool_calls", None) or ()
 
 
-def of_texts(create: Callable[..., Any]) -> dict[str, Callable[[], dict[str, Any]]]:
+def of_texts(create: Callable[..., Any]) -> dict[str, Callable[..., dict[str, Any]]]:
     """The features of texts, likewise."""
 
     def text(**more: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def of_texts(create: Callable[..., Any]) -> dict[str, Callable[[], dict[str, Any
     return {"completions": text, "completions, logprobs": lambda: text(logprobs=1)}
 
 
-def of_responses(create: Callable[..., Any]) -> dict[str, Callable[[], dict[str, Any]]]:
+def of_responses(create: Callable[..., Any]) -> dict[str, Callable[..., dict[str, Any]]]:
     """The features of the Responses API, likewise."""
 
     def whole(**more: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def structured(**more: Any) -> dict[str, Any]:
 
 f.length.__annotations__ |= typing.get_type_hints(f.length)  # it reads no annotations that are text
 tool = tools.FunctionTool.from_defaults(f.length)
-calling = {"is_function_calling_model": True, "max_tokens": f.MOST}
+calling: dict[str, Any] = {"is_function_calling_model": True, "max_tokens": f.MOST}
 
 
 def calls(found: Any) -> dict[str, Any]:

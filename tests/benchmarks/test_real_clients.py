@@ -111,12 +111,15 @@ def asked(**more: Any) -> Asked:
     ignoring = {**rows, "completions, defaults": answered("a text"), "temperature": answered()}
     repeated = ("json_schema", "json_schema, helper", "tools", "tools, stream", "tool result")
     values = dict.fromkeys((*repeated, "responses, json_schema", "responses, tool result"), answered(JSON))
-    sent = {
+    sent: dict[str, Any] = {
         "chat, defaults": {"model": "cosd"},
         "completions, defaults": {"temperature": 0.7},
         **dict.fromkeys(values, SENT),
     }
-    again = {**{key: {"text": JSON, "cut": False} for key in values}, "completions, defaults": {"error": "warm"}}
+    again: dict[str, Any] = {
+        **{key: {"text": JSON, "cut": False} for key in values},
+        "completions, defaults": {"error": "warm"},
+    }
     return Asked({**rows, **texts, **others, **values, **more}, ignoring, sent, again)
 
 

@@ -87,7 +87,7 @@ async def test_the_helpers_of_openais_client(draft: str, shorter: str) -> None:
                 streamed = await events.get_final_response()
             for one in (whole, streamed):
                 parsed = one.output[0].parsed_arguments if "tools" in more else one.output_parsed
-                assert Weather.model_validate(parsed) and one.status == "completed"
+                assert isinstance(Weather.model_validate(parsed), Weather) and one.status == "completed"
 
 
 async def test_question_call_result_answer(draft: str, shorter: str) -> None:
