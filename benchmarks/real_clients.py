@@ -2,8 +2,8 @@
 
 The clients are installed by pip or npm, at the versions in `clients/pins`, in folders of the user's cache. Each client
 has a script that tries its features. Its answers are compared with the gateway's answers to plain HTTP requests, and
-their `usage` with the token counts of the draft's server alone. A recording server shows the fields that a client sends
-by default.
+their `usage` with the token counts of the draft's server alone. Clients put schemas and tools in words of their own.
+Therefore, a server between client and gateway records these requests, and each is repeated over plain HTTP.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import anyio
 import httpx
@@ -35,6 +36,7 @@ __all__ = ["run"]
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "benchmarks" / "clients"
+_OWN = ("curl", "open-webui")  # scripts that need no package
 _NODE = "6.49.0"  # version of the npm package `openai`, which has no dependencies
 _CLIENTS = {
     "openai": "openai",
@@ -50,12 +52,28 @@ _CLIENTS = {
 }
 """For each script, the package whose version the table's column shows."""
 
+_PROGRAMS = {
+    "mini-swe-agent": ("mini-swe-agent", "a task: a call, its result, and the end"),
+    "open-webui": (
+        "Open WebUI 0.12.4",
+        *("a conversation", "a title", "tags", "follow-ups", "native tools", "the result of a tool"),
+    ),
+}
+"""For each script of a program, its name and what is tried."""
+
 _WORK = (
     *("chat", "usage", "stream", "usage in the stream", "logprobs", "stop, seed, length"),
     *("responses", "responses, stream", "completions", "completions, logprobs", "models"),
 )
 _OF = {"usage": "chat", "usage in the stream": "stream"}
-_REFUSED = ("temperature", "tools", "json_schema")
+_REPEATED = (
+    *("json_schema", "json_schema, helper", "tools", "tools, stream", "tool result"),
+    *("responses, json_schema", "responses, tool result"),
+)
+_RIVERS = [{"river": name} for name in ("Danube", "Rhine")]
+"""The valid arguments of calls and answers in JSON."""
+
+_REFUSED = ("temperature",)
 _DEFAULTS = ("chat, defaults", "completions, defaults")
 _IGNORED = (*_DEFAULTS, "temperature")
 _QUESTION, _SHORT, _TOKENS = "Name three rivers of Europe.", "Name one river of Europe.", 16
@@ -73,14 +91,15 @@ class Asked:
     Attributes:
         strict, ignoring: the outcome of each feature, with a gateway that does not ignore any field, and with one that
             has the setting `ignore: [temperature]`.
-        sent: for each row, the fields that the client adds to a request by default.
-        refusals: for each row, the gateway's error message if it refuses these fields over plain HTTP.
+        sent: for each recorded row, the body of its last request.
+        repeated: for each of them, the outcome of the same request over plain HTTP, not streamed. An answer that is
+            cut has `cut`.
     """
 
     strict: Mapping[str, Mapping[str, Any]]
     ignoring: Mapping[str, Mapping[str, Any]]
     sent: Mapping[str, Mapping[str, Any]]
-    refusals: Mapping[str, str]
+    repeated: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -108,25 +127,30 @@ async def run(options: Options) -> list[Table]:
 
 
 def _run(options: Options) -> list[Table]:
-    installed = {name: _installed(name, options) for name in _CLIENTS}
+    installed = {name: _installed(name, options) for name in (*_CLIENTS, *_PROGRAMS)}
     command = [sys.executable, str(ROOT / "tests" / "smollm2" / "install.py")]
     folder = Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
     found: dict[str, Asked] = {}
+    programs: dict[str, Asked] = {}
     with ExitStack() as stack:
-        servers = [stack.enter_context(serve(folder / "smollm2.gguf", context=2048, slots=4)).url for _ in range(2)]
+        servers = [stack.enter_context(serve(folder / "smollm2.gguf", context=4096, slots=4)).url for _ in range(2)]
         strict, lenient = [stack.enter_context(_gateway(servers, *ignored)) for ignored in ([], ["temperature"])]
         expected = _expected(strict, servers[0])
         for name, client in installed.items():
             if client is not None:
                 options.say(f"clients: {name}")
-                sent = _sent(name, client)
+            if client is not None and name in _PROGRAMS:
+                recorded, sent, repeated = _recorded(name, client, strict, _PROGRAMS[name][1:])
+                programs[name] = Asked(recorded, {}, sent, repeated)
+            elif client is not None:
+                recorded, sent, repeated = _recorded(name, client, strict)
                 found[name] = Asked(
-                    _asked(name, client, strict),
+                    _asked(name, client, strict, only=(*_WORK, "abort", *_REFUSED)) | recorded,
                     _asked(name, client, lenient, only=_IGNORED),
                     sent,
-                    {row: words for row, fields in sent.items() if (words := _refusal(strict, row, fields))},
+                    repeated,
                 )
-    return tabled(found, expected)
+    return tabled(found, expected, programs)
 
 
 # Installing the clients, once.
@@ -134,8 +158,8 @@ def _run(options: Options) -> list[Table]:
 
 def _installed(name: str, options: Options) -> Path | None:
     """The folder in which a client is installed; None if its installer is missing."""
-    if name == "curl":
-        return Path.cwd() if shutil.which("curl") else None
+    if name in _OWN:
+        return Path.cwd() if name != "curl" or shutil.which("curl") else None
     if name == "node" and not (shutil.which("node") and shutil.which("npm")):
         return None
     pins = HERE / "pins" / f"{name}.txt"
@@ -177,7 +201,8 @@ def _version(name: str) -> str:
 def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
     """Run a gateway in a process of its own, and yield its URL, with `/v1`."""
     draft, assistant = servers
-    fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}]}
+    limits = {"max_tokens": 400}  # for programs that set none
+    fusion = {"draft": {"url": draft}, "assistants": [{"url": assistant}], "limits": limits}
     settings = {"fusions": {"cosd": fusion}, **({"ignore": ignored} if ignored else {})}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COSD_")}
     with tempfile.TemporaryDirectory() as folder:
@@ -195,14 +220,14 @@ def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
                 process.kill()
 
 
-def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[str, Any]:
+def _asked(name: str, client: Path, url: str, only: Sequence[str], noted: str = "") -> dict[str, Any]:
     """The outcome of each feature of a client."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    environment = {**kept, "COSD_CLIENT_URL": url, "COSD_CLIENT_ONLY": ";".join(only)}
+    environment = {**kept, "COSD_CLIENT_URL": url, "COSD_CLIENT_ONLY": ";".join(only), "COSD_CLIENT_NOTED": noted}
     with tempfile.TemporaryDirectory() as home:  # clients write their files here
         environment |= {"HOME": home, "LLM_USER_PATH": home, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         script = HERE / f"with_{name.replace('-', '_')}.py"
-        command = [str(client / "bin" / "python") if name != "curl" else sys.executable, str(script)]
+        command = [str(client / "bin" / "python") if name not in _OWN else sys.executable, str(script)]
         if name == "node":
             command = ["node", str(script.with_suffix(".mjs"))]
         where = client if name == "node" else home
@@ -215,20 +240,37 @@ def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[
     return found
 
 
-def _sent(name: str, client: Path) -> dict[str, dict[str, Any]]:
-    """The fields that a client sends by default, by row, recorded by a server that refuses every request."""
-    given = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens"}
-    found: dict[str, dict[str, Any]] = {}
+def _recorded(
+    name: str, client: Path, url: str, only: Sequence[str] = (*_DEFAULTS, *_REPEATED)
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The outcomes of a client's features, the last request of each, and the outcomes of repeating it.
+
+    A server in between passes the client's requests on to the gateway. Before each feature, it is told the row.
+    """
+    sent: dict[str, dict[str, Any]] = {}
+    repeated: dict[str, dict[str, Any]] = {}
+    asked: dict[str, str] = {}
+    row = ""
 
     class Recorder(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal row
+            if self.path.startswith("/v1/"):
+                self.answer(httpx.get(url + self.path.removeprefix("/v1"), trust_env=False))
+            else:
+                row = unquote(self.path.removeprefix("/"))
+                self.answer(httpx.Response(200))
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            row = "chat, defaults" if self.path == "/v1/chat/completions" else "completions, defaults"
-            found[row] = {field: value for field, value in body.items() if field not in given}
-            self.send_response(400)
-            self.send_header("content-type", "application/json")
+            sent[row], asked[row] = body, url + self.path.removeprefix("/v1")
+            self.answer(httpx.post(asked[row], json=body, timeout=120, trust_env=False))
+
+        def answer(self, found: httpx.Response) -> None:
+            self.send_response(found.status_code)
+            self.send_header("content-type", found.headers.get("content-type", ""))
             self.end_headers()
-            self.wfile.write(b'{"error": {"message": "recorded", "type": "invalid_request_error"}}')
+            self.wfile.write(found.content)
 
         def log_message(self, *_: Any) -> None:
             """Suppress the log."""
@@ -236,35 +278,39 @@ def _sent(name: str, client: Path) -> dict[str, dict[str, Any]]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
+        base = f"http://127.0.0.1:{server.server_port}"
         try:
-            _asked(name, client, f"http://127.0.0.1:{server.server_port}/v1", only=_DEFAULTS)
+            outcomes = _asked(name, client, f"{base}/v1", only, noted=f"{base}/")
         finally:
             server.shutdown()
             thread.join()
-    return found
+    for one, body in sent.items():
+        whole = {field: value for field, value in body.items() if not field.startswith("stream")}
+        repeated[one] = _read(httpx.post(asked[one], json=whole, timeout=120, trust_env=False).json())
+    return outcomes, sent, repeated
 
 
-def _refusal(url: str, row: str, fields: Mapping[str, Any]) -> str | None:
-    """The gateway's error message for these fields; None if it accepts them."""
-    question: Mapping[str, Any] = {"messages": [{"role": "user", "content": _QUESTION}]}
-    route = "chat/completions"
-    if row.startswith("completions"):
-        question, route = {"prompt": _QUESTION}, "completions"
-    body = {**question, **fields, "model": "cosd", "max_tokens": _TOKENS}
-    answer = httpx.post(f"{url}/{route}", json=body, timeout=120, trust_env=False)
-    return None if answer.is_success else str(answer.json()["error"]["message"])
+def _read(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The outcome of a request of any route over plain HTTP: a call is the JSON text of its name and arguments."""
+    if error := answer.get("error"):
+        return {"error": error["message"]}
+    if "output" in answer:
+        [first, *_] = answer["output"]
+        calls, cut = [first] if first["type"] == "function_call" else [], answer["status"] != "completed"
+        text = "" if calls else first["content"][0]["text"]
+    else:
+        [choice] = answer["choices"]
+        message = choice.get("message") or {"content": choice["text"]}
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        text, cut = message["content"] or "", choice["finish_reason"] == "length"
+    for call in calls[:1]:
+        text = text if cut else json.dumps([call["name"], json.loads(call["arguments"])])
+    return {"text": text, "cut": cut}
 
 
 def _expected(url: str, draft: str) -> Expected:
     chat = {"model": "cosd", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": _TOKENS}
     text = {"model": "cosd", "prompt": _QUESTION, "max_tokens": _TOKENS}
-    schema = {"type": "json_schema", "json_schema": {"name": "river", "schema": {"type": "object"}}}
-    tools = [{"type": "function", "function": {"name": "river", "parameters": {"type": "object"}}}]
-    refused: Mapping[str, Mapping[str, Any]] = {
-        "temperature": {"temperature": 0.7},
-        "tools": {"tools": tools},
-        "json_schema": {"response_format": schema},
-    }
     with httpx.Client(timeout=120, trust_env=False) as client:
 
         def ask(base: str, route: str, body: Mapping[str, Any]) -> Any:
@@ -280,8 +326,8 @@ def _expected(url: str, draft: str) -> Expected:
                 for counted in [ask(f"{draft}/v1", route, {**body, "temperature": 0})["usage"]]
             },
             {
-                name: ask(url, "chat/completions", {**chat, **more})["error"]["message"]
-                for name, more in refused.items()
+                name: ask(url, "chat/completions", {**chat, name: value})["error"]["message"]
+                for name, value in (("temperature", 0.7),)
             },
         )
 
@@ -304,6 +350,7 @@ class Judgement:
 
 _ALLOWED = {
     **{row: {"W", "-"} for row in _WORK},
+    **{row: {"W", "-"} for row in _REPEATED},
     "abort": {"W", "G"},
     **{row: {"E", "-"} for row in _REFUSED},
     **{row: {"W", "E", "-"} for row in _DEFAULTS},
@@ -314,7 +361,9 @@ _ALLOWED = {
 
 _MARKS = (
     "`W` means that the feature works: the text is the same as with plain HTTP requests, and the token counts in "
-    "`usage` and the number of log probabilities match the counts of the draft's server alone. For an abort, `W` means "
+    "`usage` and the number of log probabilities match the counts of the draft's server alone. In the rows with "
+    "schemas, tools and results, `W` means that the client's value is that of the same request over plain HTTP, valid "
+    "and complete, and that results were sent back to the model. For an abort, `W` means "
     "that the gateway cancelled its own requests within two seconds. `G` means that the client kept its connection "
     "open after an abort until Python's garbage collection, and that only then did the gateway cancel its requests. "
     "`E` means that the gateway refuses the request at once, with the same error message as for a plain HTTP request."
@@ -322,6 +371,12 @@ _MARKS = (
 _TERMS = (
     "*Defaults* marks a request for which the program sets only the model, the question and `max_tokens`. *With "
     "`ignore`* means that the gateway's file contains `ignore: [temperature]`."
+)
+
+
+_PROGRAMS_NOTE = (
+    "mini-swe-agent is a coding agent; the small model's commands were not run. Open WebUI is too large to install: "
+    "requests with the fields of that version were sent. `W` has the meaning above."
 )
 
 
@@ -360,26 +415,60 @@ def judged(row: str, outcome: Mapping[str, Any], expected: Expected, refusal: st
     return Judgement("W")
 
 
+def judged_as_repeated(row: str, asked: Asked) -> Judgement:
+    """The mark and reason for a feature with a schema, tools or results, whose request was repeated."""
+    outcome, again = asked.strict[row], asked.repeated.get(row, {})
+    if "text" not in outcome or "text" not in again:
+        return judged(row, again if "text" in outcome else outcome, _NOTHING)
+    found, right = _value(outcome["text"]), _value(again["text"])
+    if row.endswith("helper") and isinstance(right, list):
+        right = right[-1]  # an answer in the form of a call
+    value, sent = found[-1] if isinstance(found, list) else found, json.dumps(asked.sent[row])
+    if found != right:
+        return Judgement("X", f"value: {found!r}, not {right!r}")
+    if "result" in row and not ("tool_call_id" in sent or "function_call_output" in sent):
+        return Judgement("X", "no result was sent")
+    if again["cut"] and not isinstance(found, str):
+        return Judgement("X", f"it is cut: {found!r}")
+    if row in _REPEATED and "result" not in row and value not in _RIVERS:
+        return Judgement("X", f"it is invalid: {found!r}")
+    return Judgement("W")
+
+
+def _value(text: str) -> Any:
+    """The value of JSON; other text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
+
+
+_NOTHING = Expected("", "", "", {}, {})
+
+
 def judgements(asked: Asked, expected: Expected) -> dict[str, Judgement]:
     """The judgements of one client, by row."""
     found = {row: judged(row, asked.strict[_OF.get(row, row)], expected) for row in (*_WORK, "abort")}
     found |= {row: judged(row, asked.strict[row], expected, expected.refusals[row]) for row in _REFUSED}
-    found |= {row: judged(row, asked.strict[row], expected, asked.refusals.get(row)) for row in _DEFAULTS}
+    found |= {row: judged_as_repeated(row, asked) for row in _REPEATED}
+    for row in _DEFAULTS:
+        found[row] = judged(row, asked.strict[row], expected, asked.repeated.get(row, {}).get("error"))
     return found | {_ignored(row): judged(row, asked.ignoring[row], expected) for row in _IGNORED}
 
 
-def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
-    """The table of features, and the table of the fields that clients send by default."""
+def tabled(asked: Mapping[str, Asked], expected: Expected, programs: Mapping[str, Asked]) -> list[Table]:
+    """The table of features, that of the fields that clients send by default, and that of whole programs."""
     cells = {name: judgements(one, expected) for name, one in asked.items()}
     rows: list[list[Cell]] = [[row, *(found[row].mark for found in cells.values())] for row in _ALLOWED]
+    whole = {name: {row: judged_as_repeated(row, one) for row in one.strict} for name, one in programs.items()}
     lacking, failing, failures = dict[str, dict[str, None]](), dict[str, list[str]](), list[str]()
-    for name, found in cells.items():
+    for name, found in {**cells, **whole}.items():
         for row, cell in found.items():
             if cell.mark == "-":
                 lacking.setdefault(cell.reason, {})[name] = None
             elif cell.reason:
                 failing.setdefault(f"{name}: {cell.reason}", []).append(row)
-            if cell.mark not in _ALLOWED[row]:
+            if cell.mark not in _ALLOWED.get(row, "W"):
                 failures.append(f"{name}: {row}: {cell.mark} {cell.reason}")
     notes = [
         _MARKS,
@@ -388,32 +477,23 @@ def tabled(asked: Mapping[str, Asked], expected: Expected) -> list[Table]:
         *([f"X fails: {_listed(failing)}."] if failing else []),
     ]
     heads = [f"{name} {_version(name)}" for name in asked]
-    ways = {
-        name: {
-            what.split(" by ")[1]: judged(what, outcome, expected)
-            for what, outcome in one.strict.items()
-            if " by " in what
-        }
-        for name, one in asked.items()
-    }
-    failures += [
-        f"{name}: {way}: {one.reason}" for name, found in ways.items() for way, one in found.items() if one.mark != "W"
-    ]
-    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in asked.items()}}
+    figures = {"failures": failures, "asked": {name: one.__dict__ for name, one in {**asked, **programs}.items()}}
     return [
         Table("Clients and features", ["", *heads], rows, notes, {**figures, "expected": expected.__dict__}),
         Table(
             "Fields that clients send by themselves",
-            ["client", "in a conversation", "with a text", "other ways, which work"],
+            ["client", "in a conversation", "with a text"],
             [
-                [
-                    _CLIENTS[name],
-                    *(_fields(one.sent.get(row), one.strict[row]) for row in _DEFAULTS),
-                    ", ".join(way for way, found in ways[name].items() if found.mark == "W"),
-                ]
+                [_CLIENTS[name], *(_fields(one.sent.get(row), one.strict[row]) for row in _DEFAULTS)]
                 for name, one in asked.items()
             ],
             ["These fields are sent if the program sets only the model, the question and `max_tokens`."],
+        ),
+        Table(
+            "Whole programs",
+            ["program", "request", "mark"],
+            [[_PROGRAMS[name][0], row, one.mark] for name, found in whole.items() for row, one in found.items()],
+            [_PROGRAMS_NOTE],
         ),
     ]
 
@@ -426,4 +506,6 @@ def _fields(sent: Mapping[str, Any] | None, outcome: Mapping[str, Any]) -> str:
     if "lacks" in outcome:
         return "-"
     assert sent is not None, "nothing was recorded"
-    return ", ".join(f"`{name}: {json.dumps(value)}`" for name, value in sent.items()) or "nothing"
+    given = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens"}
+    more = [f"`{name}: {json.dumps(value)}`" for name, value in sent.items() if name not in given]
+    return ", ".join(more) or "nothing"

@@ -3,60 +3,52 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
-from features import KEY, LONG, MANY, MESSAGES, MODEL, TOKENS, URL, aborted, answer, tell
+from features import ASKED, KEY, LONG, MANY, MODEL, MOST, NO_TEXTS, URL, aborted, answer, called, form, of_chat, tell
 
 instructor: Any = importlib.import_module("instructor")
 openai: Any = importlib.import_module("openai")
-pydantic: Any = importlib.import_module("pydantic")
-River = pydantic.create_model("River", river=(str, ...))
 
 
-def chat(mode: Any, form: Any = None, **more: Any) -> dict[str, Any]:
-    client = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0), mode=mode)
-    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": TOKENS, "max_retries": 1, **more}
-    found = client.chat.completions.create(response_model=form, **asked)
-    if form is not None:
-        return answer(str(found))
-    choice, usage = found.choices[0], found.usage
-    count = len(choice.logprobs.content) if choice.logprobs else None
-    return answer(choice.message.content, (usage.prompt_tokens, usage.completion_tokens), count)
+def client(mode: str = "TOOLS") -> Any:
+    plain = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
+    return instructor.from_openai(plain, mode=instructor.Mode[mode]).chat.completions
+
+
+def structured(mode: str, **more: Any) -> Any:
+    messages = [{"role": "user", "content": ASKED}]
+    asked = {"model": MODEL, "messages": messages, "response_model": form(), "max_tokens": MOST, "max_retries": 1}
+    return client(mode).create(**asked, **more)
 
 
 def stream() -> dict[str, Any]:
-    client = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0))
-    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": TOKENS, "stream": True}
-    text, usage = "", None
-    for one in client.chat.completions.create(response_model=None, stream_options={"include_usage": True}, **asked):
-        text += "".join(choice.delta.content or "" for choice in one.choices)
-        usage = (one.usage.prompt_tokens, one.usage.completion_tokens) if one.usage else usage
-    return answer(text, usage)
+    *_, last = client().create_partial(
+        model=MODEL, messages=[{"role": "user", "content": ASKED}], response_model=form(), max_tokens=MOST
+    )
+    return answer(called("PartialRiver", last.model_dump_json()))
 
 
 def leave() -> None:
-    client = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0))
     asked = {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": MANY, "stream": True}
-    with client.chat.completions.create(response_model=None, **asked) as events:
+    with client().create(response_model=None, **asked) as events:
         next(iter(events))
 
 
 tell(
     {
-        "chat": lambda: chat(instructor.Mode.TOOLS),
-        "stream": stream,
-        "logprobs": lambda: chat(instructor.Mode.TOOLS, logprobs=True),
-        "stop, seed, length": lambda: chat(instructor.Mode.TOOLS, stop=["\n\n\n"], seed=1),
-        "temperature": lambda: chat(instructor.Mode.TOOLS, temperature=0.7),
-        "tools": lambda: chat(instructor.Mode.TOOLS, River),
-        "json_schema": lambda: chat(instructor.Mode.JSON_SCHEMA, River),
+        **of_chat(partial(client().create, model=MODEL, response_model=None, max_retries=1)),
+        "json_schema": lambda: answer(structured("JSON_SCHEMA").model_dump_json()),
+        "json_schema, helper": lambda: answer(structured("TOOLS").model_dump_json()),
+        "tools": lambda: answer(called("River", structured("TOOLS_STRICT").model_dump_json())),
+        "tools, stream": stream,
+        "responses, json_schema": lambda: answer(called("River", structured("RESPONSES_TOOLS").model_dump_json())),
         "abort": lambda: aborted(leave),
     },
     {
-        **dict.fromkeys(
-            ("completions", "completions, logprobs", "completions, defaults"), "only conversations, no texts"
-        ),
-        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
+        **NO_TEXTS,
+        **dict.fromkeys(("responses", "responses, stream", "responses, tool result"), "only structured responses"),
         "models": "no list of models",
     },
 )

@@ -3,84 +3,89 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, SHORT, TOKENS, TOOL, URL, aborted, answer, tell
+import features as f
 
 langchain: Any = importlib.import_module("langchain_openai")
-base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
+base = {"model": f.MODEL, "base_url": f.URL, "api_key": f.KEY, "max_retries": 0}
 
 
-def chat(bound: Any = None, **more: Any) -> dict[str, Any]:
-    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS, **more)
-    found = model.bind(**bound).invoke(QUESTION) if bound else model.invoke(QUESTION)
-    return answer(found.content, _usage(found), _count(found))
+def model(**more: Any) -> Any:
+    return langchain.ChatOpenAI(**{**base, "max_tokens": f.TOKENS, **more})
 
 
-def _usage(message: Any) -> tuple[int, int]:
-    return message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]
+def chat(**more: Any) -> dict[str, Any]:
+    return told(model(**more).invoke(f.QUESTION))
 
 
-def _count(message: Any) -> int | None:
-    found = message.response_metadata.get("logprobs")
-    return len(found["content"]) if found else None
+def told(message: Any) -> dict[str, Any]:
+    calls, usage = [f.called(one["name"], one["args"]) for one in message.tool_calls], message.usage_metadata
+    logprobs = message.response_metadata.get("logprobs")
+    count = len(logprobs["content"]) if logprobs else None
+    return f.answer("".join(calls) or message.text, (usage["input_tokens"], usage["output_tokens"]), count)
 
 
-def stream() -> dict[str, Any]:
+def stream(model: Any, question: str) -> dict[str, Any]:
     whole: Any = None
-    for one in langchain.ChatOpenAI(**base, max_tokens=TOKENS, stream_usage=True).stream(QUESTION):
+    for one in model.stream(question):
         whole = one if whole is None else whole + one
-    return answer(whole.content, _usage(whole))
+    return told(whole)
 
 
-def responses() -> dict[str, Any]:
-    found = langchain.ChatOpenAI(**base, use_responses_api=True).invoke(SHORT)
-    return answer(found.text, _usage(found))
+def with_tool(**more: Any) -> Any:
+    tool: Any = importlib.import_module("langchain_core.tools").tool(f.length)
+    asking = model(max_tokens=f.MOST, **more)
+    return tool, asking.bind_tools([tool], **f.FORCING), asking.bind_tools([tool])
 
 
-def responses_stream() -> dict[str, Any]:
-    whole: Any = None
-    for one in langchain.ChatOpenAI(**base, use_responses_api=True).stream(SHORT):
-        whole = one if whole is None else whole + one
-    return answer(whole.text, _usage(whole))
+def result(**more: Any) -> dict[str, Any]:
+    tool, forced, free = with_tool(**more)
+    first = forced.invoke(f.ASKED)
+    return told(free.invoke([("user", f.ASKED), first, *(tool.invoke(call) for call in first.tool_calls)]))
+
+
+def structured(schema: Any, **more: Any) -> dict[str, Any]:
+    found = model(max_tokens=f.MOST, **more).with_structured_output(schema, method="json_schema").invoke(f.SHORT)
+    return f.answer(json.dumps(dict(found)))
 
 
 def text(**more: Any) -> dict[str, Any]:
-    found = langchain.OpenAI(**base, max_tokens=TOKENS, **more).generate([QUESTION])
+    found = langchain.OpenAI(**base, max_tokens=f.TOKENS, **more).generate([f.QUESTION])
     [[one]], usage = found.generations, found.llm_output["token_usage"]
     logprobs = one.generation_info["logprobs"]
     count = len(logprobs["tokens"]) if logprobs else None
-    return answer(one.text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
+    return f.answer(one.text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
 
 
 def leave() -> None:
-    events = langchain.ChatOpenAI(**base, max_tokens=MANY).stream(LONG)
+    events = langchain.ChatOpenAI(**base, max_tokens=f.MANY).stream(f.LONG)
     next(events)
     events.close()
 
 
-def structured() -> dict[str, Any]:
-    schema = {"title": "river", **SCHEMA}
-    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS)
-    return answer(str(model.with_structured_output(schema, method="json_schema").invoke(QUESTION)))
-
-
-tell(
+of_responses = {"use_responses_api": True, "max_tokens": None}
+f.tell(
     {
         "chat": chat,
-        "stream": stream,
-        "responses": responses,
-        "responses, stream": responses_stream,
+        "stream": lambda: stream(model(stream_usage=True), f.QUESTION),
+        "responses": lambda: told(model(**of_responses).invoke(f.SHORT)),
+        "responses, stream": lambda: stream(model(**of_responses), f.SHORT),
         "completions": lambda: text(temperature=0),
         "completions, defaults": text,
         "completions, logprobs": lambda: text(temperature=0, logprobs=1),
-        "completions by `OpenAI(temperature=0)`": lambda: text(temperature=0),
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat({"tools": [TOOL]}),
-        "json_schema": structured,
-        "abort": lambda: aborted(leave),
+        "json_schema": lambda: structured(f.SCHEMA),
+        "json_schema, helper": lambda: structured(f.form()),
+        "tools": lambda: told(with_tool()[1].invoke(f.ASKED)),
+        "tools, stream": lambda: stream(with_tool(stream_usage=True)[1], f.ASKED),
+        "tool result": result,
+        "responses, json_schema": lambda: structured(f.form(), use_responses_api=True),
+        "responses, tool result": lambda: result(use_responses_api=True),
+        "abort": lambda: f.aborted(leave),
     },
     {"models": "no list of models"},
 )

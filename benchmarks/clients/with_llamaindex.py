@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import typing
 from typing import Any
 
-from features import KEY, LONG, MANY, MODEL, QUESTION, TOKENS, TOOL, URL, aborted, answer, tell
+import features as f
 
 like: Any = importlib.import_module("llama_index.llms.openai_like")
 types: Any = importlib.import_module("llama_index.core.llms")
 prompts: Any = importlib.import_module("llama_index.core.prompts")
-pydantic: Any = importlib.import_module("pydantic")
-messages = [types.ChatMessage(role="user", content=QUESTION)]
+tools: Any = importlib.import_module("llama_index.core.tools")
+agents: Any = importlib.import_module("llama_index.core.agent.workflow")
+messages = [types.ChatMessage(role="user", content=f.QUESTION)]
 
 
-base = {"model": MODEL, "api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": TOKENS}
+base = {"model": f.MODEL, "api_base": f.URL, "api_key": f.KEY, "max_retries": 0, "max_tokens": f.TOKENS}
 
 
 def model(*, chat: bool = True, **more: Any) -> Any:
@@ -31,7 +34,7 @@ def chat(**more: Any) -> dict[str, Any]:
 
 def asked(llm: Any) -> dict[str, Any]:
     found = llm.chat(messages)
-    return answer(found.message.content, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
+    return f.answer(found.message.content, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
 def _usage(raw: Any) -> tuple[int, int] | None:
@@ -41,27 +44,55 @@ def _usage(raw: Any) -> tuple[int, int] | None:
 def stream() -> dict[str, Any]:
     llm = model(additional_kwargs={"stream_options": {"include_usage": True}})
     *_, last = llm.stream_chat(messages)
-    return answer(last.message.content, _usage(last.raw))
+    return f.answer(last.message.content, _usage(last.raw))
 
 
 def text(llm: Any) -> dict[str, Any]:
-    found = llm.complete(QUESTION)
-    return answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
+    found = llm.complete(f.QUESTION)
+    return f.answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
-def structured() -> dict[str, Any]:
-    form = pydantic.create_model("River", river=(str, ...))
-    llm = model(should_use_structured_outputs=True)
-    return answer(str(llm.structured_predict(form, prompts.PromptTemplate(QUESTION))))
+def structured(**more: Any) -> dict[str, Any]:
+    found = model(max_tokens=f.MOST, **more).structured_predict(f.form(), prompts.PromptTemplate(f.SHORT))
+    return f.answer(found.model_dump_json())
+
+
+f.length.__annotations__ |= typing.get_type_hints(f.length)  # it reads no annotations that are text
+tool = tools.FunctionTool.from_defaults(f.length)
+calling: dict[str, Any] = {"is_function_calling_model": True, "max_tokens": f.MOST}
+
+
+def calls(found: Any) -> dict[str, Any]:
+    [call] = model(**calling).get_tool_calls_from_response(found)
+    return f.answer(f.called(call.tool_name, call.tool_kwargs))
+
+
+def forced() -> Any:
+    return model(**calling).chat_with_tools([tool], user_msg=f.ASKED, tool_required=True)
+
+
+def streamed() -> dict[str, Any]:
+    *_, last = model(**calling).stream_chat_with_tools([tool], user_msg=f.ASKED, tool_required=True)
+    return calls(last)
+
+
+def result() -> dict[str, Any]:
+    """The loop of LlamaIndex's own agent, which forces no call."""
+    agent = agents.FunctionAgent(tools=[tool], llm=model(**calling), streaming=False, initial_tool_choice="length")
+
+    async def ask() -> Any:
+        return await agent.run(f.ASKED)
+
+    return f.answer(str(asyncio.run(ask())))
 
 
 def leave() -> None:
-    events = model(max_tokens=MANY).stream_chat([types.ChatMessage(role="user", content=LONG)])
+    events = model(max_tokens=f.MANY).stream_chat([types.ChatMessage(role="user", content=f.LONG)])
     next(events)
     events.close()
 
 
-tell(
+f.tell(
     {
         "chat": chat,
         "chat, defaults": lambda: asked(by_itself(chat=True)),
@@ -72,13 +103,12 @@ tell(
         "logprobs": lambda: chat(logprobs=True, additional_kwargs={"top_logprobs": 1}),
         "stop, seed, length": lambda: chat(additional_kwargs={"stop": ["\n\n\n"], "seed": 1}),
         "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(additional_kwargs={"tools": [TOOL]}),
-        "json_schema": structured,
-        "chat by `OpenAILike(temperature=0)`": chat,
-        "abort": lambda: aborted(leave),
+        "json_schema": lambda: structured(should_use_structured_outputs=True),
+        "json_schema, helper": lambda: structured(is_function_calling_model=True),
+        "tools": lambda: calls(forced()),
+        "tools, stream": streamed,
+        "tool result": result,
+        "abort": lambda: f.aborted(leave),
     },
-    {
-        **dict.fromkeys(("responses", "responses, stream"), "no Responses API"),
-        "models": "no list of models",
-    },
+    {**f.NO_RESPONSES, "models": "no list of models"},
 )

@@ -6,8 +6,16 @@ const require = createRequire(pathToFileURL(process.cwd() + "/"));
 const { OpenAI } = require("openai");
 const client = new OpenAI({ baseURL: process.env.COSD_CLIENT_URL, apiKey: "none", maxRetries: 0 });
 const asked = { model: "cosd", messages: [{ role: "user", content: "Name three rivers of Europe." }], max_tokens: 16 };
-const tool = { type: "function", function: { name: "river", parameters: { type: "object", properties: {} } } };
-const schema = { type: "object", properties: { river: { type: "string" } }, required: ["river"] };
+const schema = {
+  type: "object", properties: { river: { type: "string", enum: ["Danube", "Rhine"] } }, required: ["river"], additionalProperties: false,
+};
+const length = ({ river }) => `The ${river} is 1230 km long.`;
+const tool = { type: "function", function: { name: "length", description: "Length of a river.", parameters: schema } };
+const forced = { tools: [tool], tool_choice: "required", parallel_tool_calls: false, max_tokens: 100 };
+const long = [{ role: "user", content: "Write one sentence about the Danube." }];
+const named = { type: "json_schema", name: "River", schema, strict: true };
+const form = { response_format: { type: "json_schema", json_schema: { name: "River", schema, strict: true } } };
+const called = (found) => ({ text: JSON.stringify([found.name, JSON.parse(found.arguments)]) });
 
 async function chat(more = {}) {
   const found = await client.chat.completions.create({ ...asked, ...more });
@@ -48,6 +56,37 @@ async function responsesStream() {
   return { text, usage: [usage.input_tokens, usage.output_tokens] };
 }
 
+async function toolsStream() {
+  const found = await client.chat.completions.stream({ ...asked, ...forced }).finalChatCompletion();
+  return called(found.choices[0].message.tool_calls[0].function);
+}
+
+async function parsed() {
+  const found = await client.chat.completions.parse({ ...asked, ...form, max_tokens: 100 });
+  return { text: JSON.stringify(found.choices[0].message.parsed) };
+}
+
+async function toolResult() {
+  const { message } = (await client.chat.completions.create({ ...asked, ...forced, messages: long })).choices[0];
+  const results = message.tool_calls.map((call) => (
+    { role: "tool", tool_call_id: call.id, content: length(JSON.parse(call.function.arguments)) }
+  ));
+  const more = { messages: [...long, message, ...results], tools: [tool], max_tokens: 100 };
+  const [choice] = (await client.chat.completions.create({ ...asked, ...more })).choices;
+  return choice.message.tool_calls ? called(choice.message.tool_calls[0].function) : { text: choice.message.content };
+}
+
+async function responsesResult() {
+  const tools = [{ type: "function", ...tool.function }];
+  const more = { model: "cosd", tools, max_output_tokens: 100 };
+  const first = await client.responses.create({ ...more, input: long, tool_choice: "required", parallel_tool_calls: false });
+  const results = first.output.flatMap((call) => [
+    call, { type: "function_call_output", call_id: call.call_id, output: length(JSON.parse(call.arguments)) },
+  ]);
+  const found = await client.responses.create({ ...more, input: [...long, ...results] });
+  return found.output_text ? { text: found.output_text } : called(found.output[0]);
+}
+
 async function ended() {
   const text = await (await fetch(process.env.COSD_CLIENT_URL.replace(/\/v1$/, "/metrics"))).text();
   const found = text.matchAll(/^cosd_requests_total\{.*outcome="(\w+)".*\} (.+)$/gm);
@@ -81,8 +120,16 @@ const features = {
   logprobs: () => chat({ logprobs: true }),
   "stop, seed, length": () => chat({ stop: ["\n\n\n"], seed: 1, max_tokens: undefined, max_completion_tokens: 16 }),
   temperature: () => chat({ temperature: 0.7 }),
-  tools: () => chat({ tools: [tool] }),
-  json_schema: () => chat({ response_format: { type: "json_schema", json_schema: { name: "river", schema } } }),
+  json_schema: () => chat({ ...form, max_tokens: 100 }),
+  "json_schema, helper": parsed,
+  tools: async () => called((await client.chat.completions.create({ ...asked, ...forced })).choices[0].message.tool_calls[0].function),
+  "tools, stream": toolsStream,
+  "tool result": toolResult,
+  "responses, json_schema": async () => {
+    const more = { text: { format: named }, max_output_tokens: 100 };
+    return { text: JSON.stringify((await client.responses.parse({ ...short, ...more })).output_parsed) };
+  },
+  "responses, tool result": responsesResult,
   models: async () => ({ text: (await client.models.list()).data.map((one) => one.id).join(" ") }),
   abort,
 };
@@ -90,6 +137,7 @@ const found = {};
 const only = (process.env.COSD_CLIENT_ONLY ?? "").split(";").filter(Boolean);
 for (const [name, ask] of Object.entries(features)) {
   if (only.length && !only.includes(name)) continue;
+  if (process.env.COSD_CLIENT_NOTED) await fetch(process.env.COSD_CLIENT_NOTED + encodeURIComponent(name));
   try {
     found[name] = await ask();
   } catch (error) {

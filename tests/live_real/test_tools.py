@@ -5,9 +5,10 @@ always right.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import openai
+from pydantic import BaseModel
 
 from cosd_api import Fusion
 from support.on_sockets import KEY, served
@@ -53,6 +54,40 @@ async def test_forty_calls(draft: str, shorter: str) -> None:
             assert streamed.message.tool_calls and streamed.finish_reason == "tool_calls"
             [same] = streamed.message.tool_calls
             assert is_right(same.function.name, same.function.arguments), same
+
+
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: Literal["Lima", "Rome", "Oslo"]
+    unit: Literal["celsius", "fahrenheit"]
+
+
+async def test_the_helpers_of_openais_client(draft: str, shorter: str) -> None:
+    """Answers and calls are parsed alike, whole and streamed, over both APIs."""
+    forced: Any = {"tool_choice": "required", "parallel_tool_calls": False}
+    spec: Any = openai.pydantic_function_tool(Weather)
+    async with (
+        served(Fusion(draft=draft, assistant=shorter)) as (_, url),
+        openai.AsyncOpenAI(base_url=url, api_key=KEY) as client,
+    ):
+        chat, responses = client.chat.completions, client.responses
+        for more in ({"response_format": Weather}, {"tools": [spec], **forced}):
+            body: Any = {"model": "fused", "messages": [{"role": "user", "content": QUESTIONS[0]}], **more}
+            whole: Any = (await chat.parse(**body)).choices[0].message
+            async with chat.stream(**body) as stream:
+                streamed: Any = (await stream.get_final_completion()).choices[0].message
+            for one in (whole, streamed):
+                parsed = one.tool_calls[0].function.parsed_arguments if "tools" in more else one.parsed
+                assert isinstance(parsed, Weather)
+        for more in ({"text_format": Weather}, {"tools": [{"type": "function", **spec["function"]}], **forced}):
+            body = {"model": "fused", "input": QUESTIONS[0], **more}
+            whole = await responses.parse(**body)
+            async with responses.stream(**body) as events:
+                streamed = await events.get_final_response()
+            for one in (whole, streamed):
+                parsed = one.output[0].parsed_arguments if "tools" in more else one.output_parsed
+                assert isinstance(Weather.model_validate(parsed), Weather) and one.status == "completed"
 
 
 async def test_question_call_result_answer(draft: str, shorter: str) -> None:

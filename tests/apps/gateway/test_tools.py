@@ -20,6 +20,8 @@ from support.on_sockets import KEY, served
 from support.tool_scripts import CALLED, LIMA, NOW, QUESTION, ROME, TOOLS, Watched, asked, fused
 from support.visits import opened, visit
 
+CITY_TOOL: Any = {**TOOLS[0]["function"], "strict": True}
+
 
 class Person(BaseModel):
     name: str
@@ -203,6 +205,22 @@ async def test_a_json_schema() -> None:
             assert (await stream.get_final_completion()).choices[0].message.parsed == Person(name="Ann", age=42)
         plain = await chat.create(model="fused", messages=QUESTION, response_format={"type": "json_object"})
         assert json.loads(plain.choices[0].message.content) == {"name": "Ann", "age": 42}
+
+
+async def test_the_helpers_of_openais_client_over_the_responses_api() -> None:
+    asked: Any = {"model": "fused", "input": "Is it hot in New Lima?", "tools": [{"type": "function", **CITY_TOOL}]}
+    fusions = fused(ROME, LIMA), fused(['{"name": "', "Ann", '", "age": ', "4", "}"])
+    for fusion, body in zip(fusions, (asked, {**asked, "text_format": Person}), strict=True):
+        async with served(fusion) as (_, url), openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+            whole: Any = await client.responses.parse(**body)
+            async with client.responses.stream(**body) as stream:
+                streamed: Any = await stream.get_final_response()
+        for found in (whole, streamed):
+            assert len(found.output) == 1 and found.status == "completed"
+            if "text_format" in body:
+                assert found.output_parsed == Person(name="Ann", age=4)
+            else:
+                assert (found.output[0].name, found.output[0].arguments) == ("weather", '{"city": "New Lima"}')
 
 
 async def test_a_json_schema_or_a_call() -> None:
