@@ -6,7 +6,7 @@ import math
 import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 from pydantic import Field
@@ -49,6 +49,8 @@ class Standing(Record):
         answered: number of questions with a graded answer.
         accuracy: share of right answers, with its 95 % interval.
         differences: paired differences from each other model alone, by the model's name.
+        ceiling: difference from the oracle, which no method that outputs one model's answer exceeds. `won` counts the
+            *rescued* questions, which no model answered right; `lost` those that a model did. None for the models.
         acceptance: share of the draft's tokens that were kept; None if the method judges no draft.
         seconds: median duration of an answer.
         tokens: number of tokens of an answer.
@@ -66,6 +68,7 @@ class Standing(Record):
     right: int
     accuracy: Estimated
     differences: dict[str, PairedDifference] = Field(default_factory=dict[str, PairedDifference])
+    ceiling: PairedDifference | None = None
     acceptance: float | None = None
     seconds: float | None = None
     tokens: float | None = None
@@ -200,6 +203,15 @@ class Comparison(Record):
         return dict(zip(model_names(len(several)), several, strict=True))
 
     @property
+    def beta(self) -> Estimated:
+        """The share of questions that all models get wrong, with its 95 % interval (Wilson's, by groups).
+
+        A router, vote, cascade or judge outputs one of the models' answers, so at most a share of 1 - beta is right.
+        """
+        cap = self[ORACLE].accuracy
+        return Estimated(1 - cap.value, 1 - cap.high, 1 - cap.low)
+
+    @property
     def clusters(self) -> int:
         """Number of independent clusters of questions: each group, and each question without a group, is a cluster."""
         return self.questions - len(self.groups) + len({*self.groups.values()})
@@ -292,11 +304,18 @@ def standings_of(
         found.append(standing)
     billed = {one.name: one.billed for one in found if one.billed is not None and one.kind != "derived"}
     outcomes = Outcomes(models, keys, right, failed, groups, billed)
-    joint = Joint(outcomes, [one.name for one in found if one.kind in ("method", "baseline") and one.answered])
-    differences = {
-        one.name: {name: joint.difference(one.name, name) for name in models if name != one.name} for one in found
-    }
-    compared = [one.model_copy(update={"differences": differences[one.name]}) for one in found]
+    ways = [one.name for one in found if one.kind in ("method", "baseline") and one.answered]
+    joint = Joint(outcomes, ways)
+    above = Joint(outcomes, ways, [ORACLE])  # another question, which does not widen the other intervals
+    compared = [
+        one.model_copy(
+            update={
+                "differences": {name: joint.difference(one.name, name) for name in models if name != one.name},
+                "ceiling": above.difference(one.name, ORACLE) if one.name in ways else None,
+            }
+        )
+        for one in found
+    ]
     return compared, outcomes.best_model()
 
 
@@ -358,7 +377,7 @@ def advice_on(found: Comparison, worth: float) -> Advice:
         decision, sentences = "undecided", _undecided(found, chosen, gain, len(ways), worth, more)
     return Advice(
         decision=decision,
-        words=" ".join(sentences),
+        words=" ".join([*islice(sentences, 2), *_above(chosen), *sentences]),
         model=found.better,
         way=chosen.name,
         tried=len(ways),
@@ -452,6 +471,20 @@ def _undecided(
     if more:
         unit = 10 ** max(0, len(str(more)) - 2)  # two digits, because the estimate is no more precise
         yield f"About {-(-more // unit) * unit:,} more questions would decide: add them to the file and ask again."
+
+
+def _above(chosen: Standing) -> Iterator[str]:
+    """Compare a way with what no router, vote or cascade can exceed."""
+    apart = chosen.ceiling
+    if apart is None or apart.interval is None:
+        return
+    counts, low, high = apart.counts, apart.low, apart.interval.high
+    verdict = "above the ceiling" if low > 0 else "below the ceiling" if high < 0 else "no difference"
+    cap, mine = (f"{100 * (counts.both + more) / counts.total:.1f} %" for more in (counts.lost, counts.won))
+    yield (
+        f"Methods that output one model's whole answer are capped at {cap} here; this way has {mine}, by rescuing "
+        f"{counts.won} that all models get wrong and losing {counts.lost}: {verdict}."
+    )
 
 
 def _rights(found: Comparison) -> str:

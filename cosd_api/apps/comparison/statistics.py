@@ -227,13 +227,14 @@ class Joint:
     Args:
         outcomes: outcomes of the comparison.
         ways: names of the contestants that are tested against every model.
+        models: names of the models, or of other contestants in their place.
     """
 
-    def __init__(self, outcomes: Outcomes, ways: Iterable[str]) -> None:
+    def __init__(self, outcomes: Outcomes, ways: Iterable[str], models: Sequence[str] | None = None) -> None:
         import numpy as np  # noqa: PLC0415 - expensive to import
 
         self._outcomes = outcomes
-        models = outcomes.models
+        models = outcomes.models if models is None else models
         pairs = [*combinations(models, 2), *((way, model) for way in ways for model in models)]
         self._tested = {pair: outcomes.sums(outcomes.pairs(*pair)) for pair in pairs}
         flips = SignFlips(outcomes.groups.get(key, key) for key in outcomes.questions)

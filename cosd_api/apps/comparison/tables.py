@@ -12,7 +12,7 @@ from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from cosd_api.apps.comparison.statistics import Estimated
+from cosd_api.apps.comparison.statistics import Estimated, PairedDifference
 from cosd_api.apps.report.phrases import visible
 from cosd_api.common.wording import counted, in_words, with_article, with_notes
 
@@ -117,6 +117,7 @@ def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
             for name in found.models
             for at, head in enumerate((f"to {name}", "95 %", "won:lost", "p"))
         ),
+        *((head, partial(_above, at)) for at, head in enumerate(("to ceiling", "95 %", "rescued:lost"))),
         ("kept", lambda one: known(one.acceptance, lambda value: f"{value:.0%}")),
         ("ms", lambda one: known(one.seconds, lambda value: f"{1000 * value:,.0f}")),
         ("requests", lambda one: f"{sum(one.requests.values()):.1f}" if one.answered else ""),
@@ -131,7 +132,15 @@ def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
 
 def _difference(name: str, at: int, standing: Standing) -> str:
     """A cell of the difference to a model: points, interval, questions won and lost, or p."""
-    one = standing.differences.get(name)
+    return _apart(standing.differences.get(name), at)
+
+
+def _above(at: int, standing: Standing) -> str:
+    """A cell of the difference to the ceiling."""
+    return _apart(standing.ceiling, at)
+
+
+def _apart(one: PairedDifference | None, at: int) -> str:
     if one is None or not one.counts.total:
         return ""
     interval = "" if one.interval is None else _interval(one.interval)
@@ -158,6 +167,13 @@ def _notes(found: Comparison) -> Iterator[str]:
     costs += "together."
     bill = f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."
     yield from (fill(words, WIDTH), fill(costs, WIDTH), bill)
+    if not math.isnan(found.beta.value):
+        beta, low, high = (f"{100 * value:.1f}" for value in (found.beta.value, found.beta.low, found.beta.high))
+        words = f"All models are wrong on {beta} % of the questions (beta, {low} to {high}). A router, vote or cascade "
+        words += f"outputs one model's answer, so it has at most {100 * (1 - found.beta.value):.1f} % right: the "
+        words += "ceiling. rescued: right though all models are wrong; lost: wrong though one is right. Their "
+        words += "intervals hold for all ways simultaneously."
+        yield fill(words, WIDTH)
     yield from (fill(one, WIDTH) for one in _findings(found))
     if found.failures:
         why = Counter((one.contestant, one.development, one.error) for one in found.failures)
