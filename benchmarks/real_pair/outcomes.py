@@ -54,15 +54,17 @@ def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> Outcomes:
     return Outcomes(models=models, questions=sorted(common), right=right, groups=groups)
 
 
-def apart(title: str, several: Sequence[Answered], models: Sequence[str], untested: Sequence[str] = ()) -> Table:
+def apart(title: str, several: Sequence[Answered], models: Sequence[str], ceiling: str = "") -> Table:
     """Right answers in per cent by way and family, differences from each model with simultaneous intervals, and costs.
 
-    All questions of a group together count as one piece of evidence. `untested` names ways whose differences are not
-    tested.
+    All questions of a group together count as one piece of evidence. `ceiling` names a way that is right if any model
+    is. The questions that another way has right beyond it (*rescued*), and those that it has wrong (*lost*), are
+    tested apart from the differences from the models.
     """
     outcomes = outcomes_of(several, models)
     ways = [*dict.fromkeys(one.way for one in several)]
-    joint = Joint(outcomes, [one for one in ways if one not in (*models, *untested)])
+    tested = [one for one in ways if one not in (*models, ceiling)]
+    joint, above = Joint(outcomes, tested), Joint(outcomes, tested, [ceiling]) if ceiling else None
     keys = {*outcomes.questions}
     inside = [one for one in several if one.question in keys]
     families = [*dict.fromkeys(one.family for one in inside)]
@@ -71,10 +73,15 @@ def apart(title: str, several: Sequence[Answered], models: Sequence[str], untest
         mine = [one for one in inside if one.way == way]
         shares = [_share([one for one in mine if one.family == family]) for family in families]
         differences = ["" if way == model else points(joint.difference(way, model)) for model in models]
+        if above is not None:
+            apart = above.difference(way, ceiling)
+            counted = f"{apart.counts.won}:{apart.counts.lost}" if way in tested else ""
+            differences += [counted, points(apart) if way in tested else ""]
         rows.append([way, *shares, _share(mine), *differences, *_costs(mine, inside, models[0])])
     counts = [sum(one.family == family for one in inside) // len(ways) for family in families]
     named = [f"{family} ({count:,})" for family, count in zip(families, counts, strict=True)]
-    columns = ["", *named, f"all ({len(keys):,})", *(f"vs {model}" for model in models), "uncached", "time"]
+    compared = [*(f"vs {model}" for model in models), *(("rescued:lost", "vs ceiling") if ceiling else ())]
+    columns = ["", *named, f"all ({len(keys):,})", *compared, "uncached", "time"]
     return Table(title, columns, rows)
 
 

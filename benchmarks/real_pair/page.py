@@ -26,7 +26,7 @@ from benchmarks.real_pair.trainings import (
     worth,
 )
 from benchmarks.report import Cell, Table, bare, between, noted
-from cosd_api.apps.comparison.contestants import REVERSED
+from cosd_api.apps.comparison.contestants import ORACLE, REVERSED
 from cosd_api.apps.comparison.standings import Comparison, Standing
 
 _COSTS = ("billed", "uncached", "x the draft's time")
@@ -72,11 +72,12 @@ _LABELS = {
     "cosd-0.9-1": "the default (0.9, 1)",
     "cosd-0.97-1": "(0.97, 1)",
     "cosd-1-1": "(1, 1)",
+    ORACLE: "either model right: the ceiling of whole answers",
     REVERSED: ", `numbers` drafts",
 }
 _FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVERSED: ", `facts-only` drafts"}
-_SHOWN = ("draft", "assistant", ROUTER, *BOTH_WAYS)
-_README = ("draft", "assistant", ROUTER, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
+_SHOWN = ("draft", "assistant", ROUTER, ORACLE, *BOTH_WAYS)
+_README = ("draft", "assistant", ROUTER, ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
 _MORE = {
     "learned": "Verifiers learned from development questions, `products` drafts",
     "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",

@@ -66,7 +66,7 @@ def together() -> Table:
             replace(one if one.right else other, way=ORACLE, seconds=0.0),
         )
     ]
-    return apart("All trainings together", [*several, *virtual], MODELS, (ORACLE,))
+    return apart("All trainings together", [*several, *virtual], MODELS, ORACLE)
 
 
 def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:

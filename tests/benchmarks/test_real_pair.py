@@ -184,6 +184,15 @@ def test_a_table_has_the_questions_that_all_have_answered_and_counts_groups_once
     assert row[3] == "+50.0 (+0 to +100)"  # a single piece of evidence shows nothing
 
 
+def test_a_table_has_the_questions_rescued_and_lost_beside_the_ceiling() -> None:
+    either = _answers("either", [True, True, False, False])
+    models = [*_answers("draft", [True, False, False, False]), *_answers("assistant", [False, True, False, False])]
+    table = apart("t", [*models, *either, *_answers("x", [False, True, True, True])], ("draft", "assistant"), "either")
+    at = table.columns.index("rescued:lost")
+    assert [row[at] for row in table.rows] == ["", "", "", "2:1"]
+    assert str(table.rows[3][at + 1]).startswith("+25.0 (-")
+
+
 def test_the_lower_bound_is_below_the_difference_and_grows_with_the_questions() -> None:
     def bounds(count: int) -> tuple[float, float]:
         first, second = [True, False, True, True] * count, [True, True, False, True] * count

@@ -167,7 +167,7 @@ def _notes(found: Comparison) -> Iterator[str]:
     costs += "together."
     bill = f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."
     yield from (fill(words, WIDTH), fill(costs, WIDTH), bill)
-    if not math.isnan(found.beta.value):
+    if any(one.answered for one in found.standings if one.kind == "derived"):
         beta, low, high = (f"{100 * value:.1f}" for value in (found.beta.value, found.beta.low, found.beta.high))
         words = f"All models are wrong on {beta} % of the questions (beta, {low} to {high}). A router, vote or cascade "
         words += f"outputs one model's answer, so it has at most {100 * (1 - found.beta.value):.1f} % right: the "

@@ -71,7 +71,9 @@ def test_fuse() -> None:
     assert str(advice) == (
         "Fuse them. Let the draft (small) draft and the assistant (large) assist, by cosd with the verifier rule "
         f"(alpha=0.5, beta=0.5). That gains at least {100 * advice.gain.low:.0f} points over the better model alone "
-        "(the draft): of 100 questions it had 100 (100%) right, and that model 80 (80%). The error is at most 5 %, "
+        "(the draft): of 100 questions it had 100 (100%) right, and that model 80 (80%). Methods that output one "
+        "model's whole answer are capped at 80.0 % here; this way has 100.0 %, by rescuing 20 that all models get "
+        "wrong and losing 0: above the ceiling. The error is at most 5 %, "
         "with 2 ways counted; the gain seen, +20, tends to be too large, as it was picked for being large. "
         "An answer takes 1.0 requests and bills 420 tokens, 4.2 times those of the draft alone, and 4.2 times its "
         "time; a thousand answers cost 4.20, and 1.00 alone. The options of cosd fuse for this method are --verifier "
@@ -95,8 +97,26 @@ def test_alone() -> None:
     assert str(advice).startswith(words) and 0 < advice.upper < 0.05
     assert "Of 200 questions the draft alone had 200 (100%) right, the assistant alone 148 (74%)." in str(advice)
     behind = str(comparison((60, "dav"), (40, "d")).advice())
-    assert "the best of 2, cosd with the verifier rule (alpha=0.5, beta=0.5), is 40 points behind. Of 100" in behind
+    assert "the best of 2, cosd with the verifier rule (alpha=0.5, beta=0.5), is 40 points behind. Methods" in behind
+    assert "this way has 60.0 %, by rescuing 0 that all models get wrong and losing 40: below the ceiling." in behind
     assert comparison((148, "davw"), (50, "dvw"), (1, "dw"), (1, "dv")).advice(worth=0.005).decision == "undecided"
+
+
+def test_the_ceiling_of_twelve_questions() -> None:
+    """All models are wrong at five of them, three of which v has right; at one, v alone is wrong."""
+    found = comparison((3, "v"), (1, "dw"), (4, "davw"), (2, "av"), (2, ""))
+    one = found["v"].ceiling
+    assert one is not None and one.interval is not None
+    assert (one.counts.both, one.counts.won, one.counts.lost, one.counts.neither) == (6, 3, 1, 2)
+    assert one.value == pytest.approx(2 / 12) and one.interval.low < 0 < one.interval.high
+    other = found["w"].ceiling
+    assert other is not None and (other.counts.won, other.counts.lost) == (0, 2)
+    assert found["draft"].ceiling is None
+    assert (
+        "Methods that output one model's whole answer are capped at 58.3 % here; this way has 75.0 %, by rescuing 3 "
+        "that all models get wrong and losing 1: no difference."
+    ) in str(found.advice())
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
 
 
 def test_undecided() -> None:
@@ -109,7 +129,9 @@ def test_undecided() -> None:
     )
     assert (
         "points. With an error of at most 5 % (2 ways counted) that shows no gain, and it does not exclude "
-        "one of 5 points. Of 100 questions the assistant alone had 85 (85%) right, the draft alone 75 (75%). About "
+        "one of 5 points. Methods that output one model's whole answer are capped at 90.0 % here; this way has 80.0 %, "
+        "by rescuing 10 that all models get wrong and losing 20: no difference. "
+        "Of 100 questions the assistant alone had 85 (85%) right, the draft alone 75 (75%). About "
     ) in str(advice)
     assert "more questions would decide: add them to the file and ask again." in str(advice)
 

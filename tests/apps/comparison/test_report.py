@@ -17,12 +17,13 @@ HOSTILE = f"{MARKUP}<!--\u2028]]>\"'\u202e"
 def test_the_row_of_a_contestant() -> None:
     lines = str(sample_comparison()).splitlines()
     head = next(line for line in lines if "accuracy" in line)
-    assert head.split("  ")[-1] == "per 1,000" and head.count("won:lost") == head.count("95 %") - 1 == 2
+    assert head.split("  ")[-1] == "per 1,000" and head.count("won:lost") == head.count("95 %") - 2 == 2
     row = next(line for line in lines if line.startswith("cosd  "))
     assert row.split() == [
         *("cosd", "4/5", "80.0", "38", "to", "96"),
         *("+60.0", "+0", "to", "+100", "3:0", "0.386"),
         *("+40.0", "-20", "to", "+100", "2:0", "0.764"),
+        *("+20.0", "-40", "to", "+80", "1:0"),
         *("90%", "250", "1.0", "40", "0.04"),
     ]
     cool = next(line for line in lines if line.startswith("cool"))
