@@ -98,8 +98,11 @@ _TABLES = """# All tables
 
 `make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
 methods (a) to (d) and the floor. Measurements that answered a question of design once, such as who should decide and
-where a unit ends, are [finished](../benchmarks/results/finished.md).
+where a unit ends, are [finished](../benchmarks/results/finished.md). The simulated pair has [more
+cases](../benchmarks/results/simulated.md).
 """
+
+_MORE = "# The simulated pair: other cases\n\n`make bench ARGS=--page` writes this page from `benchmarks/results`.\n"
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
@@ -126,6 +129,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
+        RESULTS / "simulated.md": "\n".join([_MORE, *_shown([t for t in tables("simulated", folder) if _is_more(t)])]),
         DOCS / "methods.md": with_costs((DOCS / "methods.md").read_text(encoding="utf-8"), folder),
     }
 
@@ -178,11 +182,19 @@ def all_tables(folder: Path = RESULTS) -> str:
     """The text of the page with all kept tables, by section."""
     parts = [_TABLES]
     for section, title in _SECTIONS.items():
-        found = tables(section, folder)
+        found = [table for table in tables(section, folder) if not _is_more(table)]
         if found:
-            parts.append(f"## {title}\n")
-            parts += [f"{table.markdown()}\n" for table in found]
+            parts += [f"## {title}\n", *_shown(found)]
     return "\n".join(parts)
+
+
+def _shown(several: Sequence[Table]) -> list[str]:
+    return [f"{table.markdown()}\n" for table in several]
+
+
+def _is_more(table: Table) -> bool:
+    """True for a case of the simulated pair other than the headline's."""
+    return table.title.startswith(("Simulated, time", "Simulated, price")) and HEADLINE not in table.title
 
 
 def time_and_price(folder: Path = RESULTS) -> Table:
