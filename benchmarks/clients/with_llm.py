@@ -16,8 +16,14 @@ def model(kind: str = "Chat") -> Any:
         """`llm` has no option that forces a call, and so small a model makes none of its own accord, or too many."""
 
         def build_kwargs(self, prompt: Any, stream: bool) -> Any:
-            choice = {"tool_choice": "none" if prompt.tool_results else "required", "parallel_tool_calls": False}
-            return {**super().build_kwargs(prompt, stream), **(choice if prompt.tools else {})}
+            return super().build_kwargs(prompt, stream) | choice(prompt)
+
+        def _build_responses_kwargs(self, prompt: Any, stream: bool) -> Any:
+            return super()._build_responses_kwargs(prompt, stream) | choice(prompt)
+
+    def choice(prompt: Any) -> dict[str, Any]:
+        chosen = {"tool_choice": "none" if prompt.tool_results else "required", "parallel_tool_calls": False}
+        return chosen if prompt.tools else {}
 
     return Forcing(f.MODEL, key=f.KEY, model_name=f.MODEL, api_base=f.URL, supports_schema=True, supports_tools=True)
 

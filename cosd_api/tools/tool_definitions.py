@@ -49,6 +49,8 @@ def checked_tools(given: object) -> tuple[Tool, ...]:
 def checked_choice(given: object, tools: Sequence[Tool], *, parallel: bool = True) -> ToolChoice:
     """Check a tool choice in OpenAI's format. None is `"auto"` if there are tools, else `"none"`.
 
+    A tool that is named is called once, as by OpenAI: clients that name one read a single call.
+
     Raises:
         SettingError: the choice is invalid, or the tool is unknown.
     """
@@ -63,7 +65,7 @@ def checked_choice(given: object, tools: Sequence[Tool], *, parallel: bool = Tru
         name = ""
     if not tools or (name and name not in [tool.name for tool in tools]):
         raise SettingError("tool_choice requires a tool that is not in tools" if name else "tool_choice needs tools")
-    return ToolChoice("auto" if given == "auto" else "required", name, parallel)
+    return ToolChoice("auto" if given == "auto" else "required", name, parallel and not name)
 
 
 def _checked(given: object, at: str) -> Tool:

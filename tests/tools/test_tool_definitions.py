@@ -63,7 +63,7 @@ def test_choices() -> None:
     assert checked_choice(None, tools) == checked_choice("auto", tools) == ToolChoice("auto")
     assert checked_choice(None, ()) == checked_choice("auto", ()) == checked_choice("none", tools) == ToolChoice("none")
     assert checked_choice("required", tools, parallel=False) == ToolChoice("required", "", parallel=False)
-    assert checked_choice(NOW, tools) == ToolChoice("required", "now")
+    assert checked_choice(NOW, tools) == ToolChoice("required", "now", parallel=False)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ async def test_a_model_that_would_not_call_calls_if_it_must() -> None:
     """Its words are not in the language, and the choice of a tool is forced. So is the text around it."""
     script: list[ScriptToken] = ["Hello", "."]
     named: Any = {"type": "function", "function": {"name": "now"}}
-    choice = await ask(fused(script), tools=TOOLS, tool_choice=named, parallel_tool_calls=False)
+    choice = await ask(fused(script), tools=TOOLS, tool_choice=named)
     [call] = choice.message.tool_calls
     assert (call.function.name, call.function.arguments, choice.finish_reason) == ("now", "{}", "tool_calls")
     choice = await ask(fused([*NOW[0].strip(), *NOW[1:]]), tools=TOOLS, tool_choice="required")  # type: ignore[union-attr]
@@ -158,6 +158,10 @@ async def test_parallel_calls_only_if_allowed() -> None:
     both = [*LIMA, *NOW]
     assert len((await ask(fused(both), tools=TOOLS)).message.tool_calls) == 2
     assert len((await ask(fused(both), tools=TOOLS, parallel_tool_calls=False)).message.tool_calls) == 1
+    named: Any = {"type": "function", "function": {"name": "now"}}
+    twice = [NOW[0].strip(), *NOW[1:], *NOW]  # type: ignore[union-attr]
+    assert len((await ask(fused(twice), tools=TOOLS, tool_choice="required")).message.tool_calls) == 2
+    assert len((await ask(fused(twice), tools=TOOLS, tool_choice=named)).message.tool_calls) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
