@@ -203,6 +203,8 @@ class _Automaton:
     def _at(self, text: bytes) -> llguidance.LLMatcher:
         """A matcher that has read this text."""
         cursors = self._cursors
+        if cursors and cursors[0].text == text:  # as for each candidate at a place
+            return cursors[0].matcher
         start = max(0, len(text) - _NEAR)
         found = next((one for one in cursors if len(one.text) >= start and text.startswith(one.text)), None)
         if found is None:
