@@ -173,6 +173,7 @@ def test_chat_streams_schemas_and_tools_work_with_every_client_and_program() -> 
     for row in ("chat", "stream", "usage", "usage in the stream", "json_schema, helper", "tools", "tool result"):
         lacking = {"-"} if row == "json_schema, helper" else set()  # curl has no models of answers
         assert set(marks[row]) - lacking == {"W"}, row
-    assert all("W" in both for both in zip(marks["logprobs"], marks["completions, logprobs"], strict=True))
+    without = [both for both in zip(marks["logprobs"], marks["completions, logprobs"], strict=True) if "W" not in both]
+    assert len(without) == 1  # OpenAI's agents, which ask for them only in responses
     assert {row[2] for row in programs.rows} == {"W"} and len(programs.rows) == 7
     assert features.figures["failures"] == []
