@@ -174,6 +174,6 @@ def test_chat_streams_schemas_and_tools_work_with_every_client_and_program() -> 
         lacking = {"-"} if row == "json_schema, helper" else set()  # curl has no models of answers
         assert set(marks[row]) - lacking == {"W"}, row
     both = zip(features.columns[1:], marks["logprobs"], marks["completions, logprobs"], strict=True)
-    assert [name.split()[0] for name, *several in both if "W" not in several] == ["agents"]  # they ask for them only in responses
+    assert [name.split()[0] for name, *several in both if "W" not in several] == ["agents"]  # they ask in responses
     assert {row[2] for row in programs.rows} == {"W"} and len(programs.rows) == 7
     assert features.figures["failures"] == []
