@@ -207,9 +207,6 @@ class Comparison(Record):
         """The share of questions that all models get wrong, with its 95 % interval (Wilson's, by groups).
 
         A router, vote, cascade or judge outputs one of the models' answers, so at most a share of 1 - beta is right.
-
-        Raises:
-            KeyError: there is no oracle.
         """
         cap = self[ORACLE].accuracy
         return Estimated(1 - cap.value, 1 - cap.high, 1 - cap.low)

@@ -315,8 +315,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
         if request is None:
             return prompt, None
         models = (await self._opened()).endpoints
-        around = await request.prepared(prompt, (models.draft, *models.assistants), self.call_format)
-        prompt, limits["response_format"], calls = around
+        several = models.draft, *models.assistants
+        prompt, limits["response_format"], calls = await request.prepared(prompt, several, self.call_format)
         return prompt, calls
 
     async def _astream(

@@ -20,6 +20,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.pydantic import is_pydantic_v1_subclass
 from pydantic import BaseModel
 
 from cosd_api import FusionResult, SettingError
@@ -112,8 +113,8 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
         """
         kwargs.pop("strict", None)  # every schema is kept strictly
         given = [convert_to_openai_tool(one) for one in tools]
-        limits: dict[str, Any] = {"tool_choice": _tool_choice(tool_choice), "parallel_tool_calls": parallel_tool_calls}
-        return self.bind(tools=given, **{name: one for name, one in limits.items() if one is not None}, **kwargs)
+        choice = _tool_choice(tool_choice)
+        return self.bind(tools=given, tool_choice=choice, parallel_tool_calls=parallel_tool_calls, **kwargs)
 
     def with_structured_output(
         self,
@@ -126,7 +127,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
         """Restrict answers to a format, and return their values; see `Fusion.stream` for `response_format`.
 
         Args:
-            schema: a pydantic model, a `TypedDict`, a JSON schema, or another `response_format`.
+            schema: a pydantic model (of version 1, too), a `TypedDict`, a JSON schema, or another `response_format`.
             method: `"json_mode"` accepts any JSON object, and uses a schema only to read it. The others do the same.
             include_raw: return a dictionary with the message (`raw`), its value (`parsed`) and an error in it
                 (`parsing_error`).
@@ -142,9 +143,14 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
             raise SettingError("schema is any text: leave with_structured_output out")
         chosen = ResponseFormat.of({"type": "json_object"}) if method == "json_mode" else known
 
-        def parse(message: Any) -> Any:
-            return known.parse(str(message.content))
+        older = isinstance(schema, type) and is_pydantic_v1_subclass(schema)
 
+        def parse(message: Any) -> Any:
+            value = known.parse(str(message.content))
+            return schema.parse_obj(value) if older else value
+
+        if schema is not None:  # for traces
+            kwargs["ls_structured_output_format"] = {"kwargs": {"method": method}, "schema": schema}
         bound = self.bind(response_format=chosen, **kwargs)
         if not include_raw:
             return bound | RunnableLambda(parse)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_tests.integration_tests import ChatModelIntegrationTests
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -69,3 +71,36 @@ def test_refused_in_words() -> None:
         model().with_structured_output({"type": "text"})
     with pytest.raises(SettingError, match="not"):
         model().with_structured_output({"type": "object", "not": {"type": "object"}})
+
+
+JOKE = '{"setup": "Who purrs?", "punchline": "Cats."}'
+JSON_MODE = "Return the result as a JSON with 'setup' and 'punchline' keys. Return nothing other than JSON."
+ASKS = (
+    "Tell me a joke about cats.",
+    "Give me the setup to a joke about cats, no punchline.",
+    "Give me a joke about cats, include the punchline.",
+    f"Tell me a joke about cats. {JSON_MODE}",
+)
+
+
+class TestStandard(ChatModelIntegrationTests):
+    """LangChain's own tests of structured output, on two models that know one joke."""
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatCoSD
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        jokes = {f"user: {one}\nassistant: ": [*JOKE] for one in ASKS}
+        models = [ScriptedProvider.from_texts(jokes, name=name) for name in ("one", "two")]
+        return {"draft": models[0], "assistant": models[1]}
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return True
+
+
+for _name in dir(ChatModelIntegrationTests):  # the others ask real models
+    if _name.startswith("test_") and not _name.startswith(("test_structured_output", "test_json_mode")):
+        setattr(TestStandard, _name, None)
