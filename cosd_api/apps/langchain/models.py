@@ -143,11 +143,12 @@ class ChatCoSD(LangChainFusion, BaseChatModel):  # type: ignore[misc] # only the
             raise SettingError("schema is any text: leave with_structured_output out")
         chosen = ResponseFormat.of({"type": "json_object"}) if method == "json_mode" else known
 
-        older = isinstance(schema, type) and is_pydantic_v1_subclass(schema)
+        given: Any = schema
+        older: Any = given if isinstance(given, type) and is_pydantic_v1_subclass(given) else None
 
         def parse(message: Any) -> Any:
             value = known.parse(str(message.content))
-            return schema.parse_obj(value) if older else value
+            return older.parse_obj(value) if older else value
 
         if schema is not None:  # for traces
             kwargs["ls_structured_output_format"] = {"kwargs": {"method": method}, "schema": schema}
