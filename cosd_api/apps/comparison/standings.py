@@ -377,7 +377,7 @@ def advice_on(found: Comparison, worth: float) -> Advice:
         decision, sentences = "undecided", _undecided(found, chosen, gain, len(ways), worth, more)
     return Advice(
         decision=decision,
-        words=" ".join([*islice(sentences, 2), *_above(chosen), *sentences]),
+        words=" ".join([*islice(sentences, 2), *_ceiling(chosen), *sentences]),
         model=found.better,
         way=chosen.name,
         tried=len(ways),
@@ -473,7 +473,7 @@ def _undecided(
         yield f"About {-(-more // unit) * unit:,} more questions would decide: add them to the file and ask again."
 
 
-def _above(chosen: Standing) -> Iterator[str]:
+def _ceiling(chosen: Standing) -> Iterator[str]:
     """Compare a way with what no router, vote or cascade can exceed."""
     apart = chosen.ceiling
     if apart is None or apart.interval is None:

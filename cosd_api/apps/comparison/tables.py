@@ -12,7 +12,7 @@ from functools import partial
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from cosd_api.apps.comparison.statistics import Estimated, PairedDifference
+from cosd_api.apps.comparison.statistics import Estimated
 from cosd_api.apps.report.phrases import visible
 from cosd_api.common.wording import counted, in_words, with_article, with_notes
 
@@ -117,7 +117,7 @@ def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
             for name in found.models
             for at, head in enumerate((f"to {name}", "95 %", "won:lost", "p"))
         ),
-        *((head, partial(_above, at)) for at, head in enumerate(("to ceiling", "95 %", "rescued:lost"))),
+        *((head, partial(_difference, None, at)) for at, head in enumerate(("to ceiling", "95 %", "rescued:lost"))),
         ("kept", lambda one: known(one.acceptance, lambda value: f"{value:.0%}")),
         ("ms", lambda one: known(one.seconds, lambda value: f"{1000 * value:,.0f}")),
         ("requests", lambda one: f"{sum(one.requests.values()):.1f}" if one.answered else ""),
@@ -130,17 +130,9 @@ def _columns(found: Comparison) -> list[tuple[str, Callable[[Standing], str]]]:
     return columns
 
 
-def _difference(name: str, at: int, standing: Standing) -> str:
-    """A cell of the difference to a model: points, interval, questions won and lost, or p."""
-    return _apart(standing.differences.get(name), at)
-
-
-def _above(at: int, standing: Standing) -> str:
-    """A cell of the difference to the ceiling."""
-    return _apart(standing.ceiling, at)
-
-
-def _apart(one: PairedDifference | None, at: int) -> str:
+def _difference(name: str | None, at: int, standing: Standing) -> str:
+    """A cell of the difference to a model, or to the ceiling: points, interval, questions won and lost, or p."""
+    one = standing.ceiling if name is None else standing.differences.get(name)
     if one is None or not one.counts.total:
         return ""
     interval = "" if one.interval is None else _interval(one.interval)

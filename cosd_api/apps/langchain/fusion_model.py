@@ -48,7 +48,7 @@ from cosd_api.settings import (
     refuse_settings,
 )
 from cosd_api.structured import ResponseFormat
-from cosd_api.tools import CallReader, ToolRequest, as_model_reads
+from cosd_api.tools import CallReader, ToolRequest, as_model_reads, format_named
 from cosd_api.types import CustomVerifier, FusedToken
 from cosd_api.verification import KnownVerifier
 from cosd_providers import Message, Provider, ProviderError, UnsupportedError, connect
@@ -137,6 +137,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _check_settings(self) -> Self:
         """Create the fusion, so that invalid settings are found now. This sends no request."""
         AnswerLimits.checked(**self._asked_with(None, {})[0]).seeded(self._pattern().settings.method)
+        if self.call_format is not None:
+            format_named(self.call_format)
         return self
 
     def _asked_with(
@@ -252,7 +254,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _identifying_params(self) -> Mapping[str, Any]:
         """Everything on which the text of an answer depends, for traces and caches."""
         endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
-        names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
+        names = (*_OF_AN_ANSWER, "stop", "call_format", *_OF_A_FUSION)
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.own is not None:
             given["own"] = digest(check_own(self.own))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from cosd_api import SettingError
 from cosd_api.apps.langchain import ChatCoSD, CoSDLLM
@@ -111,8 +111,9 @@ async def test_the_format_of_calls_can_be_set() -> None:
     fusion = fused(['{"name": "now", "arguments": {}}'])
     message = await ChatCoSD(fusion=fusion, call_format="json").bind_tools([weather, now]).ainvoke([ASKED])
     assert called(message) == [{"name": "now", "args": {}, "type": "tool_call"}]
-    with pytest.raises(SettingError, match=r"call_format must be one of .*'hermes'"):
-        await model(call_format="herms").bind_tools([weather]).ainvoke([ASKED])
+    with pytest.raises(ValidationError, match=r"call_format must be one of .*'hermes'"):
+        model(call_format="herms")
+    assert model(call_format="json")._identifying_params["call_format"] == "json"  # caches distinguish by these
 
 
 async def test_the_parts_of_other_models_that_repeat_calls_are_left_out() -> None:
