@@ -242,7 +242,9 @@ class Endpoints:
         else:
             self.breaker.answered(at)
 
-    async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Facts:
+    async def _put_together(self, draft: ServerInfo, without: dict[int, ProviderError]) -> Facts:
+        compares = (self.method.compares_tokenizers or self.method.own_paths) and self.unit != "literal"
+        by_index = await self._vocabularies(draft, without) if compares else {}
         known = sorted(self._infos)
         infos = [draft, *(self._infos[at] for at in known)]
         rooms = (_room(info) for info in (infos[:1] if self.spares else infos))
@@ -260,9 +262,8 @@ class Endpoints:
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
         cuts = (False,) * (1 + len(self.names))
-        if (self.method.compares_tokenizers or self.method.own_paths) and unit != "literal":
-            vocabularies = await self._vocabularies(known, infos)
-            by_index = dict(zip((-1, *known), vocabularies, strict=True))
+        if compares:
+            vocabularies = [by_index[at] for at in (-1, *known)]
             cuts = tuple([_never_crosses(by_index.get(at)) for at in range(-1, len(self.names))])
             if everybody and unit != "word":
                 shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
@@ -299,10 +300,28 @@ class Endpoints:
                     hint = _BY_WORDS + _LITERALLY
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
-    async def _vocabularies(self, known: Sequence[int], infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
-        """Fetch the vocabularies' fingerprints of the draft and some assistants; None if a server accepts no ids."""
-        asked = zip([self.draft, *(self.assistants[at] for at in known)], infos, strict=True)
-        return await concurrently([partial(vocabulary, *one) for one in asked])
+    async def _vocabularies(
+        self, draft: ServerInfo, without: dict[int, ProviderError]
+    ) -> dict[int, Vocabulary | None]:
+        """Fetch the vocabularies' fingerprints, by index (-1 is the draft's); None if a server accepts no ids.
+
+        An assistant whose server fails meanwhile, and that can be spared, is added to `without`.
+        """
+        found = dict[int, Vocabulary | None]()
+
+        async def fetch(at: int, provider: Provider, info: ServerInfo) -> None:
+            try:
+                found[at] = await vocabulary(provider, info)
+            except ProviderError as error:
+                if at < 0 or not (self.spares and error.retryable):
+                    raise
+                without[at] = error
+                self.breaker.failed(at, error)
+                del self._infos[at]
+
+        described = [(at, self.assistants[at], info) for at, info in self._infos.items()]
+        await concurrently([partial(fetch, *one) for one in [(-1, self.draft, draft), *described]])
+        return found
 
     async def turns(
         self,

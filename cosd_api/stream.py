@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import time
 from collections.abc import Sequence
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 import anyio
 
@@ -14,7 +14,7 @@ from cosd_api.budget import Budget, timed_out
 from cosd_api.common.tasks import settled
 from cosd_api.complete_answer import complete_answer
 from cosd_api.decoding.answer_job import AnswerJob, Run
-from cosd_api.decoding.commands import Finish, Placed
+from cosd_api.decoding.commands import Finish, Placed, may_pass
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import FusionClosedError
@@ -254,13 +254,13 @@ class FusionStream:
         finally:
             breaker, lost, seams = self._endpoints.breaker, run.report().lost, run.report().seams
             down = seams[0].error if seams and seams[-1].error is not None else None  # it may have returned since
-            if -1 not in found.facts.without and down is not None and _may_pass(down):
+            if -1 not in found.facts.without and down is not None and may_pass(down):
                 breaker.failed(-1, down)
             for at, name in enumerate(names):
                 loss = lost.get(at)
                 if loss is None and self._ledgers[name].first_token_seconds is not None:
                     breaker.answered(at)
-                elif loss is not None and not loss.before and _may_pass(loss.error):
+                elif loss is not None and not loss.before and may_pass(loss.error):
                     breaker.failed(at, loss.error)
 
     def _complete(self, found: Preparation, timeline: Timeline, run: Run) -> FusionResult:
@@ -289,8 +289,3 @@ def _finish(error: ProviderError) -> Finish:
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
-
-
-def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """Test whether an error is temporary. A permanent error would recur at once, or concerns only this text."""
-    return isinstance(error, ProviderError) and error.retryable

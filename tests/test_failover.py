@@ -247,6 +247,41 @@ async def test_the_next_assistant_writes_on_if_the_first_fails_too() -> None:
 
 
 @pytest.mark.usefixtures("without_return")
+async def test_an_assistant_that_was_lost_writes_on_if_no_other_is_left() -> None:
+    """It was down when it was asked, and the next answer left it out; its server is back when the draft fails."""
+    given = servers(*[Fault(DOWN, request=one, tokens=3) for one in (2, 3)])
+    given["assistant"] = assistant(faults=[Fault(DOWN, request=1)])
+    async with Fusion(**given, on_draft_error="assistant", on_assistant_error="draft") as fusion:
+        assert (await fusion.generate("Q:", max_tokens=8)).text == " The capital is Rome."
+        result = await fusion.generate("Q:", max_tokens=8)
+    assert result.text == " The capital is Lima!" and [one.source for one in result.seams] == ["assistant"]
+    assert set(result.failures) == {"draft", "assistant"} and result.trace.replay() == result.text
+    assert "assistant failed before this answer began" in " ".join(result.warnings)
+
+
+@pytest.mark.parametrize("seed", seeds(SOME))
+def test_an_assistant_that_was_lost_judges_no_more(seed: int) -> None:
+    """Whatever fails first: after the draft's return, the answer is the draft's own."""
+    chance = random.Random(f"lost {seed}")
+    task = replace(drawn(f"lost {seed}"), room=None, max_tokens=20)
+    given, error, first = task.servers(f"{seed}"), ServerError("down", status=500), chance.randrange(3)
+    for server in given["assistant"]:
+        server.broken = lambda method, before: error if method != "describe" and before < 1 else None
+    given["draft"].broken = partial(is_down, given["draft"], error, first)
+
+    async def is_back(_: Endpoints) -> bool:
+        given["draft"].broken = None
+        return True
+
+    with patch.object(Endpoints, "draft_is_back", is_back), patch.object(failover, "RETURN_SECONDS", 0.3):
+        result = virtual_time.run(partial(task.survived, given, on_draft_error="assistant"))
+    assert result.trace.replay(task.verifier) == result.text
+    lost = {one.name for one in result.assistants if one.name in result.failures}
+    after = result.seams[-1].token if result.seams else len(result.tokens)
+    assert not [one for one in result.tokens[after:] if one.source in lost and not one.alone]
+
+
+@pytest.mark.usefixtures("without_return")
 async def test_with_no_model_left_the_text_so_far_is_kept() -> None:
     given = servers(Fault(DOWN, tokens=4))
     with (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from cosd_api.alignment import Decision
 from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.errors import ProviderError
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
@@ -116,6 +117,11 @@ def cut_short(end: DraftEnd) -> Finish:
 
 
 # ----------------------------------------------------------------------------------------------------------- report
+
+
+def may_pass(error: Exception) -> TypeGuard[ProviderError]:
+    """Test whether an error is temporary. A permanent error would recur at once, or concerns only this text."""
+    return isinstance(error, ProviderError) and error.retryable
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from cosd_api.common.tasks import AnswerTasks
 from cosd_api.decoding.answer import LOOKAHEAD, AnswerPath, Judge, Mark, Recorded, Replacement
 from cosd_api.decoding.answer_job import AnswerJob
 from cosd_api.decoding.calls import Calls
-from cosd_api.decoding.commands import DRAFT, Finish, Handover, Loss, Placed, Report, cut_short
+from cosd_api.decoding.commands import DRAFT, Finish, Handover, Loss, Placed, Report, cut_short, may_pass
 from cosd_api.decoding.draft_loop import Drafts
 from cosd_api.decoding.failover import Failover
 from cosd_api.decoding.judge_loop import Judging
@@ -189,15 +189,18 @@ class Decoder:
     def _fail_over(self, error: Exception) -> None:
         """Let the first living assistant write on alone from the text that all have judged.
 
+        The assistants that the answer has lost come last: their servers may be back, and the answer is lost otherwise.
+
         Raises:
             Exception: `error`, if answers do not fail over or no assistant is left.
         """
-        answer = self._answer
+        answer, turns = self._answer, self._job.turns
         models = [one.model for one in answer.judges.values() if one.error is None or one.drafts_error]
-        if not models or not self._job.drafts.fails_over(error):
+        lost = [at + 1 for at, loss in sorted(self._lost.items()) if may_pass(loss.error) and turns[at + 1].prompt]
+        if not (models or lost) or not self._job.drafts.fails_over(error):
             raise error
         seam = answer.judged
-        self._survivors = [answer.judges[model] for model in models]
+        self._survivors = [answer.judges[model] for model in models] + [Judge(model) for model in lost]
         self._drafting.stop(error)
         for judge in answer.judges.values():
             self._judging.lose(judge)
@@ -225,7 +228,7 @@ class Decoder:
             if not failed:
                 raise error
             del self._survivors[0]
-            self._lost[failed[0].model - 1] = Loss(len(answer.tokens), error)
+            self._lost.setdefault(failed[0].model - 1, Loss(len(answer.tokens), error))
             if self._survivors:
                 self._begin_seam(error, failed[0].model)
             elif self._job.survives(error):
