@@ -31,10 +31,6 @@ SECTIONS = {
         "structured answers: model calls and time with and without forced text, beside the server's own grammar",
     ),
     "real": ("benchmarks.real", "real language models: itself, two of different families, emoji, long prompts"),
-    "imports": (
-        "benchmarks.imports",
-        "the processor time of `import cosd_api`, compared with that of its dependencies",
-    ),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
 }
 

@@ -24,7 +24,6 @@ import anyio
 
 from benchmarks.cpu import SPEECH, Bare, Case, Measured, child, traffic
 from benchmarks.invented import prompt_of
-from benchmarks.profiled import profile
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
 from cosd_api import Fusion, RuleVerifier
@@ -73,10 +72,7 @@ async def run(options: Options) -> list[Table]:
     tables.append(await long_answers(lengths))
     options.say(tables[-1].markdown())
     many = [Case(2, 512, 16), Case(4, 512, 16)] if options.quick else [Case(many, 512, 128) for many in _MANY]
-    tables.append(await loops(many, load))
-    options.say(tables[-1].markdown())
-    async with simulated() as server:
-        return [*tables, await profile(server, Case(8, 512, 16) if options.quick else Case(64, 512, 128))]
+    return [*tables, await loops(many, load)]
 
 
 async def carriers(case: Case, repeats: int, load: str) -> Table:

@@ -26,7 +26,6 @@ _SECTIONS = {
     "clients": "Clients of the gateway",
     "structured": "Structured answers",
     "methods": "Every method",
-    "imports": "The time of an import",
 }
 
 _PAGE = """# What a fusion costs
@@ -89,8 +88,8 @@ compares fusions without that limit (*before*) and with it (*after*):
 With the limit, fewer tokens are wasted, but more tokens are billed. The draft writes its text in more but shorter
 requests, and each request reads the prompt again, mostly from the server's cache.
 
-The page *All tables* also shows the processor time per token [by library](benchmark-tables.md#client-cpu-by-library)
-and for answers [of several lengths](benchmark-tables.md#client-cpu-by-length). Another shows the event loop's
+The page *All tables* also shows the processor time per token for answers
+[of several lengths](benchmark-tables.md#client-cpu-by-length), and the event loop's
 delays when one process runs [many fusions](benchmark-tables.md#event-loop-with-many-fusions).
 """
 

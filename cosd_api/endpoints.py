@@ -300,9 +300,7 @@ class Endpoints:
                     hint = _BY_WORDS + _LITERALLY
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
-    async def _vocabularies(
-        self, draft: ServerInfo, without: dict[int, ProviderError]
-    ) -> dict[int, Vocabulary | None]:
+    async def _vocabularies(self, draft: ServerInfo, without: dict[int, ProviderError]) -> dict[int, Vocabulary | None]:
         """Fetch the vocabularies' fingerprints, by index (-1 is the draft's); None if a server accepts no ids.
 
         An assistant whose server fails meanwhile, and that can be spared, is added to `without`.

@@ -19,7 +19,6 @@ from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import GRADER, families_of, family_of
 from cosd_api import compare
 from cosd_api.apps.comparison.standings import Comparison
-from cosd_api.apps.demo.real import ADAPTERS, fetched
 
 WORK = Path(__file__).parent / "work"
 MAX_TOKENS = 64
@@ -42,7 +41,7 @@ class Progress:
             print(f"{self._name}: {done} of {total}", file=sys.stderr, flush=True)
 
 
-async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:
+async def ask(name: str, seed: int, share: float, *, baselines: bool = True) -> dict[str, Comparison]:
     """The comparisons of one cell, for all questions together and for each family; one journal lets them resume."""
     cell = CELLS[name]
     asked = cell.questions(share)
@@ -54,7 +53,7 @@ async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: 
     restore_journal(journal, kept(name, seed))
     WORK.mkdir(exist_ok=True)
     found: dict[str, Comparison] = {}
-    with served(fetched(), adapters, cell, seed) as (draft, assistant):
+    with served(cell, seed) as (draft, assistant):
         for family, some in several.items():
             found[family] = await compare(
                 some,
@@ -62,6 +61,7 @@ async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: 
                 assistant=assistant,
                 methods=cell.methods(seed),
                 both_ways=cell.both_ways,
+                unit=cell.unit,
                 baselines=baselines and cell.baselines and family == ALL,
                 grader=GRADER,
                 path=journal,
@@ -80,7 +80,6 @@ def main() -> None:
         "--seed", type=int, action="append", help="seed of the trainings (default: 1); repeat for several"
     )
     parser.add_argument("--share", type=float, default=1.0, help="share of the questions to ask, in (0, 1]")
-    parser.add_argument("--adapters", type=Path, default=ADAPTERS)
     parser.add_argument("--no-baselines", action="store_true", help="leave out the random gate and self-consistency")
     parser.add_argument("--page", action="store_true", help="write the tables in the documents from the kept answers")
     given = parser.parse_args()
@@ -91,7 +90,7 @@ def main() -> None:
         return
     for name in given.cells or CELLS:
         for seed in given.seed or [1]:
-            run = partial(ask, name, seed, given.share, given.adapters, baselines=not given.no_baselines)
+            run = partial(ask, name, seed, given.share, baselines=not given.no_baselines)
             found = anyio.run(run)
             print(found[ALL])
             keep(found, kept(name, seed))

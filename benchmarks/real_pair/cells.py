@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from benchmarks.real_pair.bases import BASES
 from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
 from benchmarks.real_pair.ways import WAYS
 from cosd_api import Example
 from cosd_api.apps.demo.servers import serve
-from cosd_api.extend import Method
+from cosd_api.extend import Method, Unit
 
 __all__ = ["CELLS", "FEW", "Cell", "Weights", "served"]
 
@@ -35,6 +35,8 @@ class Cell:
         baselines: whether to include the random gate and self-consistency.
         other: number added to the seed of the assistant's adapters.
         counts: number of questions by family, as in `COUNTS`; empty for the questions of the scenario *forgetting*.
+        bases: names of the pretrained models of the draft and the assistant.
+        unit: the unit in which tokens are judged; None for the library's choice.
     """
 
     draft: Weights
@@ -44,6 +46,8 @@ class Cell:
     baselines: bool = False
     other: int = 0
     counts: Mapping[str, int] = field(default_factory=lambda: COUNTS)
+    bases: tuple[str, str] = ("smollm2", "smollm2")
+    unit: Unit | None = None
 
     def questions(self, share: float) -> list[Example]:
         """The first questions of each family; `share`, in (0, 1], is the part of the questions that is returned."""
@@ -62,6 +66,8 @@ class Cell:
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
 """The ways that are used for further trainings and scenarios."""
+ACROSS = (*FEW, "cool", "cool+rerank", "rerank", "cascade", "route")
+"""The ways for models with different tokenizers."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
 CELLS: Mapping[str, Cell] = {
@@ -74,14 +80,19 @@ CELLS: Mapping[str, Cell] = {
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
+    "tokenizers": Cell(_PRODUCTS, _NUMBERS, [*ACROSS], baselines=True, bases=("smollm2", "gemma3")),
+    "tokenizers-literal": Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"), unit="literal"),
+    "tokenizers-copy": Cell(
+        _NUMBERS, _NUMBERS, ["cosd", "cosd-1-1"], both_ways=False, counts=_CONTROL, bases=("gemma3", "gemma3")
+    ),
 }
 """The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
 strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
-that has forgotten; and the controls."""
+that has forgotten; the controls; and the pair of two tokenizers, as words and literally, with its control."""
 
 
 @contextmanager
-def served(model: Path, adapters: Path, cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
+def served(cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
     """Run the two servers of a cell, each with one thread and four slots, and yield their URLs.
 
     Raises:
@@ -89,10 +100,11 @@ def served(model: Path, adapters: Path, cell: Cell, seed: int) -> Iterator[tuple
     """
     with ExitStack() as stack:
         urls: list[str] = []
-        for weights, number in ((cell.draft, seed), (cell.assistant, seed + cell.other)):
-            loaded = {adapters / f"{name}-{number}.gguf": scale for name, scale in weights.items()}
+        models = ((cell.draft, seed), (cell.assistant, seed + cell.other))
+        for (weights, number), base in zip(models, (BASES[one] for one in cell.bases), strict=True):
+            loaded = {base.adapters / f"{name}-{number}.gguf": scale for name, scale in weights.items()}
             name = "+".join(f"{one}-{number}" for one in weights) or "base"
-            server = serve(model, name=name, adapters=loaded, context=1024, slots=4)
+            server = serve(base.file(), name=name, adapters=loaded, context=1024, slots=4, template=base.template)
             urls.append(stack.enter_context(server).url)
         draft, assistant = urls
         yield draft, assistant

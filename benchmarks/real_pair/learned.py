@@ -21,7 +21,6 @@ from pydantic import TypeAdapter
 from benchmarks.real_pair.kept import RESULTS
 from benchmarks.real_pair.questions import questions
 from cosd_api import CoSD, RuleVerifier, TreeVerifier
-from cosd_api.apps.demo.real import ADAPTERS, fetched
 from cosd_api.apps.training.collect import collect
 from cosd_api.apps.training.fit import train_tree
 from cosd_api.apps.training.tuning import tune
@@ -68,9 +67,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.learned", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--adapters", type=Path, default=ADAPTERS)
     given = parser.parse_args()
-    with served(fetched(), given.adapters, CELLS["complementary"], given.seed) as (products, numbers):
+    with served(CELLS["complementary"], given.seed) as (products, numbers):
         found = {
             name: anyio.run(learn, *urls, WORK / f"samples-{name}-{given.seed}.jsonl")
             for name, urls in (("products", (products, numbers)), ("numbers", (numbers, products)))

@@ -29,7 +29,6 @@ from benchmarks.real_pair.world import ATTRIBUTES, PRODUCTS, product_part
 from benchmarks.report import Table
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier
 from cosd_api.apps.comparison.journal import AnswerUsage
-from cosd_api.apps.demo.real import ADAPTERS, fetched
 from cosd_api.extend import Method
 
 WORK = Path(__file__).parent / "work"
@@ -71,7 +70,7 @@ def asked() -> Iterator[Asked]:
             yield Asked(joined([calculation(rng, "test")]), document)
 
 
-async def answer_all(seed: int, share: float, adapters: Path) -> None:
+async def answer_all(seed: int, share: float) -> None:
     """Ask the questions that the journal has no answers to."""
     journal = WORK / f"own-messages-{seed}.jsonl"
     WORK.mkdir(exist_ok=True)
@@ -100,7 +99,7 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
         with journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(line)) + "\n")
 
-    with served(fetched(), adapters, cell, seed) as urls:
+    with served(cell, seed) as urls:
         for way, method in WAYS.items():
             fusing = Fusion(draft=urls[0], assistant=urls[1], method=method)
             async with fusing as fusion, anyio.create_task_group() as group:
@@ -133,11 +132,10 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.own_messages", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="share of the questions to ask, in (0, 1]")
-    parser.add_argument("--adapters", type=Path, default=ADAPTERS)
     parser.add_argument("--page", action="store_true", help="print the kept results without asking")
     given = parser.parse_args()
     if not given.page:
-        anyio.run(partial(answer_all, given.seed, given.share, given.adapters))
+        anyio.run(partial(answer_all, given.seed, given.share))
     print(table(given.seed).markdown())
 
 

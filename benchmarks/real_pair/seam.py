@@ -28,7 +28,6 @@ from benchmarks.real_pair.kept import RESULTS
 from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, question_of, questions
 from benchmarks.report import Table
 from cosd_api import Example, Fusion, RuleVerifier
-from cosd_api.apps.demo.real import ADAPTERS, fetched
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
 """The number of development questions on which the rules are tried, by family."""
@@ -175,11 +174,11 @@ class Tried:
     replaced: int
 
 
-async def tried(model: Path, seed: int, share: float, path: Path) -> None:
+async def tried(seed: int, share: float, path: Path) -> None:
     """Try all rules on development questions, with either specialist as the draft; skip answers in the file."""
     several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
     found = read_tried(path)
-    with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
+    with served(CELLS["complementary"], seed) as urls:
         async with _clients(urls) as (first, second):
             [end] = await first.ids("<|im_end|>")
             for label, rule in {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES["(.9, 1)"]}.items():
@@ -291,7 +290,7 @@ def main() -> None:
     given = parser.parse_args()
     path = RESULTS / f"seam-{given.seed}.jsonl.xz"
     if not given.page:
-        anyio.run(tried, fetched(), given.seed, given.share, path)
+        anyio.run(tried, given.seed, given.share, path)
     print(rules_table(read_tried(path)).markdown())
 
 

@@ -137,7 +137,7 @@ async def test_sixty_four_streams_outlive_three_deaths_of_each_server(tmp_path: 
                     await anyio.sleep(1.5)
                     await server.start()
                     before = dict(told)  # no answer meets the deaths of both servers, however slow the machine is
-                    while not all(told[str(number)] > before.get(str(number), 0) for number in range(64)):
+                    while not all(told[str(number)] > before.get(str(number), 0) for number in range(64)):  # noqa: ASYNC110
                         await anyio.sleep(0.1)
                 over.set()
     finally:

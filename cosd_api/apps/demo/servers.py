@@ -70,6 +70,7 @@ class LocalServer:
         adapters: LoRA adapters as GGUF files, each with its scale; the effects of several adapters are added up.
         cache: megabytes of memory for caching earlier prompts that are no longer in a slot.
         swa_full: keep all tokens in the memory of layers with a sliding window, not only the window (`--swa-full`).
+        template: a chat template (Jinja) in place of that of the model's file.
 
     Attributes:
         name: the model's id on the server.
@@ -91,6 +92,7 @@ class LocalServer:
         adapters: Mapping[Path, float] = MappingProxyType({}),
         cache: int = 64,
         swa_full: bool = False,
+        template: str | None = None,
     ) -> None:
         self._model = Path(model)
         self.name = name or self._model.stem
@@ -101,7 +103,13 @@ class LocalServer:
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
         options = {"model": str(self._model.resolve()), "name": self.name, "context": context or 0, "slots": slots}
-        options |= {"threads": threads, "embeddings": embeddings, "cache": cache, "swa_full": swa_full}
+        options |= {
+            "threads": threads,
+            "embeddings": embeddings,
+            "cache": cache,
+            "swa_full": swa_full,
+            "template": template or "",
+        }
         options |= {"adapters": {str(path.resolve()): scale for path, scale in adapters.items()}}
         # Unlike a pipe, a file never makes the server wait for a reader. The server writes only a few lines of errors.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it

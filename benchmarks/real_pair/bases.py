@@ -1,0 +1,59 @@
+"""The two pretrained models of which the specialists are made, SmolLM2-135M-Instruct and Gemma 3 270M.
+
+Gemma 3 270M is under Gemma's terms of use: its file and its adapters stay in the user's cache, and are never passed on.
+It is a base model, and its file has no chat template. Here it reads and writes `Question: ...`, `Answer:` and a new
+line, which it has seen before, and the end of sequence. The server is started with this template.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosd_api.apps.demo.real import ADAPTERS, cache_folder, fetched
+
+__all__ = ["BASES", "GEMMA_ADAPTERS", "Base"]
+
+GEMMA_ADAPTERS = cache_folder().parent / "gemma3-270m-adapters"
+"""The folder of Gemma's adapters."""
+_TEMPLATE = (
+    "{% for one in messages %}{% if one.role == 'user' %}Question: {{ one.content }}\nAnswer:\n"
+    "{% elif one.role == 'assistant' %}{{ one.content }}\n{% else %}{{ one.content }}\n{% endif %}{% endfor %}"
+)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A pretrained model.
+
+    Attributes:
+        architecture: the architecture's name in llama.cpp.
+        file: returns the model's file, which is fetched if it is missing.
+        adapters: the folder of its adapters.
+        turn: the text with which its template begins a user's message.
+        end: the text that ends an answer.
+        template: the chat template; None for that of the file.
+    """
+
+    architecture: str
+    file: Callable[[], Path]
+    adapters: Path
+    turn: str
+    end: str
+    template: str | None = None
+
+
+def _gemma() -> Path:
+    install = Path(__file__).parents[2] / "tests" / "gemma3" / "install.py"
+    done = subprocess.run([sys.executable, str(install)], check=True, stdout=subprocess.PIPE)
+    return Path(done.stdout.decode().strip())
+
+
+BASES: Mapping[str, Base] = {
+    "smollm2": Base("llama", fetched, ADAPTERS, "<|im_start|>", "<|im_end|>"),
+    "gemma3": Base("gemma3", _gemma, GEMMA_ADAPTERS, "Question: ", "<eos>", _TEMPLATE),
+}
+"""The models, by name."""
