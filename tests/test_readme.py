@@ -148,6 +148,14 @@ def test_commands_are_there() -> None:
     assert {words[1] for words in commands()} >= {"fuse", "probe", "servers"}
 
 
+def test_targets_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    known = {*re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE), "lab"}  # the laboratory's, in an earlier commit
+    for name, text in {**TEXTS, "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")}.items():
+        told = re.findall(r"(?:`|^)make ((?:[a-z][a-z-]*\b ?)+)", text, re.MULTILINE)
+        assert {target for words in told for target in words.split()} - known == set(), name
+
+
 def test_options_that_are_named_in_prose_exist() -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
