@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.real_pair.bases import BASES
 from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
-from benchmarks.real_pair.ways import WAYS
+from benchmarks.real_pair.ways import ALSO_ACROSS, WAYS
 from cosd_api import Example
 from cosd_api.apps.demo.servers import serve
 from cosd_api.extend import Method, Unit
@@ -57,16 +57,16 @@ class Cell:
 
     def methods(self, seed: int) -> dict[str, Method]:
         """The ways of the cell, by name; learned ways are those for the specialists trained with this seed."""
-        known = WAYS
-        if not {*self.ways} <= {*WAYS}:
+        known = {**WAYS, **ALSO_ACROSS}
+        if not {*self.ways} <= {*known}:
             [draft] = self.draft
-            known = {**WAYS, **learned_ways(draft, seed)}
+            known |= learned_ways(draft, seed)
         return {name: known[name] for name in self.ways}
 
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
 """The ways that are used for further trainings and scenarios."""
-ACROSS = (*FEW, "cool", "cool+rerank", "rerank", "cascade", "route")
+ACROSS = (*FEW, "cool", *ALSO_ACROSS, "cascade", "route")
 """The ways for models with different tokenizers."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
