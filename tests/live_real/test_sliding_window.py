@@ -102,7 +102,9 @@ def probed(draft: str) -> ProbeReport:
     return asyncio.run(probe(draft))
 
 
-@pytest.mark.parametrize("verifier", [pytest.param(RULE, id="rule"), pytest.param(EVERYWHERE, id="everywhere")])
+@pytest.mark.parametrize(
+    "verifier", [pytest.param(RULE, id="rule", marks=pytest.mark.extended), pytest.param(EVERYWHERE, id="everywhere")]
+)
 async def test_the_model_with_itself_writes_what_it_writes_alone(
     draft: str,
     assistant: str,
