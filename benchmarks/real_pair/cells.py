@@ -80,6 +80,9 @@ CELLS: Mapping[str, Cell] = {
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
+    "capacity": Cell(
+        _NUMBERS, _NUMBERS, FEW, counts={"numbers": 300, "general": 22}, bases=("smollm2-short", "smollm2")
+    ),
     "tokenizers": Cell(_PRODUCTS, _NUMBERS, [*ACROSS], baselines=True, bases=("smollm2", "gemma3")),
     "tokenizers-literal": Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"), unit="literal"),
     "tokenizers-copy": Cell(
@@ -88,7 +91,8 @@ CELLS: Mapping[str, Cell] = {
 }
 """The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
 strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
-that has forgotten; the controls; and the pair of two tokenizers, as words and literally, with its control."""
+that has forgotten; the controls; a short model with the whole one; and the pair of two tokenizers, as words and
+literally, with its control."""
 
 
 @contextmanager
