@@ -15,7 +15,7 @@ SHIPPED := build/dist/bin
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real bench docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators check fix lock clean dist wire
+.PHONY: help demo demo-real bench docs test test-all test-browser test-real test-vllm test-sglang test-tgi test-llama-cpp-python test-evaluators check fix lock clean dist wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,6 +61,12 @@ test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the fir
 test-sglang: $(STAMPS)/test  ## Run the tests on live SGLang servers (Linux; the first time installs 2.5 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/environments.py sglang) && \
 	    COSD_SGLANG_ENV="$$folder" $(BIN)/python -m pytest tests/live_sglang $(ARGS)
+
+test-tgi: $(STAMPS)/test  ## Run the tests on TGI's model server; COSD_TGI_SOURCE is a checkout of TGI (Linux; the first time installs 1.4 GB)
+	@if [ -z "$$COSD_TGI_SOURCE" ]; then \
+	    echo "test-tgi is skipped: COSD_TGI_SOURCE names no checkout of TGI's source, v3.3.6 or later"; exit 0; fi; \
+	    folder=$$($(BIN)/python tests/environments.py tgi) && \
+	    COSD_TGI_ENV="$$folder" $(BIN)/python -m pytest tests/live_tgi $(ARGS)
 
 test-llama-cpp-python: $(STAMPS)/test  ## Run the tests on live llama-cpp-python servers (Linux; the first time compiles, 8 minutes)
 	@folder=$$($(BIN)/python tests/environments.py llama-cpp-python) && \

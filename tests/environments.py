@@ -198,6 +198,11 @@ import torch, sglang.launch_server, sglang.srt.entrypoints.http_server
 assert torch.version.cuda is None and torch.version.hip is None, "torch is not the build for the CPU"
 """
 
+TGI_CHECK = """
+import torch, transformers, grpc_tools.protoc, grpc_reflection, grpc_interceptor, outlines.fsm.guide, peft, kernels
+assert torch.version.cuda is None and torch.version.hip is None, "torch is not the build for the CPU"
+"""
+
 PLACEHOLDER = """\
 \"\"\"Placeholder for {name}: importing works, calling raises.\"\"\"
 
@@ -270,6 +275,11 @@ RECIPES = {
             at="sglang_cpu",
             advice=CPU_TORCH,
             prepare=add_placeholders,
+        ),
+        recipe(
+            *("TGI", "torch", 3, "1.4 GB, two minutes", TGI_CHECK),
+            at="tgi_cpu",
+            advice=CPU_TORCH,
         ),
         recipe(
             *("llama-cpp-python", "llama-cpp-python", 2, "compiled, about 8 minutes", "import llama_cpp.server.app"),

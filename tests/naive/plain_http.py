@@ -256,10 +256,10 @@ class PlainModel(Plain):
 
     tokenize: ClassVar[str] = "/tokenize"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, context: int | None = None) -> None:
         super().__init__(url)
         [model] = self.get("/v1/models")["data"]
-        self.name, self.context = model["id"], int(model["max_model_len"])
+        self.name, self.context = model["id"], context or int(model["max_model_len"])
         vocabulary = json.loads((MODELS / self.name / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
         self.ends = _ends(self.name)
         self.tokens = {n: bytes(ALPHABET[one] for one in string) for string, n in vocabulary.items()}
@@ -374,6 +374,45 @@ class PlainSglang(PlainModel):
     def before(self, prompt: str) -> int:
         self._ended = self.figure("num_requests_total", self.streamed)
         return self.written()
+
+
+class PlainTgi(PlainModel):
+    """TGI's server, which takes texts only and lists five tokens."""
+
+    engine = "tgi"
+    context = 512
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, self.context)
+
+    def ids(self, text: str) -> list[int]:
+        return [one["id"] for one in self.post("/tokenize", {"inputs": text})]
+
+    def generate(self, text: str, count: int, **fields: object) -> Any:
+        """The details of an answer."""
+        count = min(count, self.context - len(self.ids(text)))
+        return self.post("/generate", {"inputs": text, "parameters": {"max_new_tokens": count, **fields}})["details"]
+
+    def after(self, text: str, count: int) -> list[Raw]:
+        return [self._raw(one["id"], one["logprob"]) for one in self.generate(text, count, details=True)["tokens"]]
+
+    def choices(self, text: str, count: int) -> list[list[Raw]]:
+        steps = self.generate(text, count, details=True, top_n_tokens=5)["top_tokens"]
+        return [[self._raw(one["id"], one["logprob"]) for one in step] for step in steps]
+
+    def scores(self, prompt: str, text: str) -> list[Raw]:
+        read = self.generate(prompt + text, 1, decoder_input_details=True)["prefill"][len(self.ids(prompt)) :]
+        assert b"".join(self.tokens[one["id"]] for one in read).decode() == text
+        return [self._raw(one["id"], one["logprob"]) for one in read]
+
+    def logprob(self, before: list[int], n: int) -> float:
+        raise NotImplementedError("it takes no ids")
+
+    def busy(self) -> bool:
+        return not self.client.get(f"{self.url}/metrics").text.startswith("tgi_batch_current_size 0\n")
+
+    def written(self) -> int:
+        return int(self.client.get(f"{self.url}/metrics").text.split()[-1])
 
 
 def _alphabet() -> dict[str, int]:
