@@ -281,8 +281,11 @@ class Router:
             raise invalid(f"`best_of` must be > 0 and <= {MAX_BEST}. Given: {count}")
         runs = []
         for _ in range(count):
-            fields["parameters"] = {**fields["parameters"], "seed": random.getrandbits(63)} if count > 1 else (  # type: ignore[dict-item]
-                fields["parameters"]
+            fields["parameters"] = (
+                {**fields["parameters"], "seed": random.getrandbits(63)}
+                if count > 1
+                # type: ignore[dict-item]
+                else (fields["parameters"])
             )
             runs.append(list(self._shard.run(fields)))
         runs.sort(key=lambda run: -sum(one.tokens.logprobs[0] for one in run) / len(run))

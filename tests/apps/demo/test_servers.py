@@ -173,7 +173,7 @@ def test_a_server_that_does_not_come_up(
 def test_the_memory_of_sliding_windows_is_whole_on_request() -> None:
     script = importlib.import_module("cosd_api.apps.demo._serve")
     options = {"model": "m.gguf", "name": "m", "context": 256, "slots": 1, "threads": 1, "cache": 0}
-    options |= {"embeddings": False, "adapters": {}}
+    options |= {"embeddings": False, "adapters": {}, "template": ""}
     library = importlib.import_module("xllamacpp")
     for whole in (True, False):
         assert script._parameters(library, {**options, "swa_full": whole}).swa_full is whole
