@@ -493,10 +493,9 @@ async def test_a_server_without_probabilities_of_the_prompt() -> None:
         await provider.score(Context("Q", b"a"), usage=Usage())
 
 
-async def test_a_server_that_encodes_nothing_is_refused() -> None:
-    """It cuts what is too long, without a word."""
+async def test_a_server_without_a_fast_tokenizer_is_refused() -> None:
     _, provider = fake({"Q": [" a"]}, fast=False)
-    words = r"does not encode text \(/tokenize\)\. Serve a model that has a fast tokenizer"
+    words = r"does not report the positions of tokens \(/tokenize\)\. Serve a model that has a fast tokenizer"
     with pytest.raises(UnsupportedError, match=words):
         await provider.describe()
 
