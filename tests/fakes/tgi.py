@@ -96,7 +96,8 @@ def _checked(value: object, names: Sequence[str], where: str) -> None:
         raise AssertionError(f"{where}: {[getattr(one, 'message', one) for one in problems]}")
 
 
-def _check_request(method: str, path: str, body: object) -> None:
+def check_request(method: str, path: str, body: object) -> None:
+    """Hold a request against the document."""
     operation = DOCUMENT["paths"].get(path, {}).get(method.lower())
     if operation is None:
         return
@@ -106,7 +107,8 @@ def _check_request(method: str, path: str, body: object) -> None:
         raise AssertionError(f"{method} {path} takes no body")
 
 
-def _check_answer(method: str, path: str, status: int, kind: str, body: object) -> None:
+def check_answer(method: str, path: str, status: int, kind: str, body: object) -> None:
+    """Hold an answer, or an event of a stream, against the document."""
     where, answers = f"the answer of {path}, {status}", DOCUMENT["paths"][path][method.lower()]["responses"]
     loose = LOOSENED.get((path, str(status)))
     if loose is None:
@@ -178,12 +180,12 @@ class StandInTgi(StandIn):
         """One request, answered; what breaks the document is answered with 500."""
         self.requests.append((path, body))
         try:
-            _check_request(method, path, body)
+            check_request(method, path, body)
             answer = self._answer(method, path, body)
             if answer.events is not None:
                 answer.events = self._checked_events(path, answer.events)
             elif answer.body is not None:
-                _check_answer(method, path, answer.status, "application/json", answer.body)
+                check_answer(method, path, answer.status, "application/json", answer.body)
         except AssertionError as error:
             VIOLATIONS.append(str(error))
             return Answer(500, {"error": str(error), "error_type": "violation"})
@@ -192,7 +194,7 @@ class StandInTgi(StandIn):
     def _checked_events(self, path: str, events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for event in events:
             try:
-                _check_answer("POST", path, 200, "text/event-stream", event)
+                check_answer("POST", path, 200, "text/event-stream", event)
             except AssertionError as error:
                 VIOLATIONS.append(str(error))
                 yield {"error": str(error), "error_type": "violation"}
@@ -277,10 +279,10 @@ class StandInTgi(StandIn):
         """Offsets count bytes; every part of a character stands where all of it stands."""
         if not self.fast:
             return [{"id": n, "text": "", "start": 0, "stop": 0} for n in self._ids(text)]
-        data = text.encode()
+        data, skipped = text.encode(), 0 if begins or self.beginning is None else 1
         starts = [at for at in range(len(data) + 1) if data[at : at + 1] < b"\x80" or data[at : at + 1] >= b"\xc0"]
         entries, byte = list[dict[str, Any]](), 0
-        for at, n in enumerate(self._ids(text)[0 if begins or self.beginning is None else 1 :], 0 if begins else 1):
+        for at, n in enumerate(self._ids(text)[skipped:], skipped):
             size = len((self._special(n) or "").encode() or self.model.tokens[n])
             size = 0 if n == self.beginning and not at else size  # the one that is put before every text
             start = max(at for at in starts if at <= byte) if size else 0

@@ -51,6 +51,13 @@ class Recorded:
                 self._keep(ids, one)
             ids.append(token["id"])
 
+    def spans(self, text: str) -> list[tuple[int, ...]]:
+        """The ids of a text, each with its place in bytes."""
+        found = self._tokenizer.encode(text)
+        return [
+            (n, *(len(text[:at].encode()) for at in span)) for n, span in zip(found.ids, found.offsets, strict=True)
+        ]
+
     def _keep(self, ids: Sequence[int], token: Any) -> None:
         if token["logprob"] is not None:
             self._known.setdefault(tuple(ids), {})[token["id"]] = math.exp(token["logprob"])
@@ -85,6 +92,10 @@ def test_the_answers_are_those_of_the_model_server(name: str) -> None:
         if shortened(found) != near(answer):
             differing.append((text, fields, found, answer))
     assert differing == []
+    for text, _ in requests(name):
+        spans: Any = server.answer("POST", "/tokenize", {"inputs": text}).body
+        assert [(one["id"], one["start"], one["stop"]) for one in spans] == model.spans(text)
+        assert [one["text"] for one in spans] == [text.encode()[one["start"] : one["stop"]].decode() for one in spans]
 
 
 def test_the_recorded_answers_hold_what_trained_models_seldom_write() -> None:

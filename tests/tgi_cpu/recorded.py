@@ -21,7 +21,19 @@ FILE = Path(__file__).parent / "recorded.json"
 NAMES = ("reciter", "sums")
 """Whose tokenizers the random models have: one begins every text with `<s>`, the other with nothing."""
 WIDTH, DEPTH = 32, 64
-TEXTS = ("a", "é", "Q:", "日本", " the", "<s>", "\n", "🙂 42", "Name the capital of Peru.", "</s> and <|im_end|> too", "x" * 40)
+TEXTS = (
+    "a",
+    "é",
+    "Q:",
+    "日本",
+    " the",
+    "<s>",
+    "\n",
+    "🙂 42",
+    "Name the capital of Peru.",
+    "</s> and <|im_end|> too",
+    "x" * 40,
+)
 
 
 def requests(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
