@@ -139,6 +139,7 @@ class StandInTgi(StandIn):
         max_top: `--max-top-n-tokens`; the llama.cpp backend has 0.
         template: what the chat template writes around a message, or what renders all; None where there is none.
         fast: whether it has a fast tokenizer: else it names no places of tokens.
+        loses: whether a character of several tokens may be lost after fewer than five tokens, as by real ones.
         cut: it silently reads only that many tokens, the last ones.
         faults: the types of errors that the next generations end in, each with the number of events before it.
         broken: after how many events a stream ends without its last one.
@@ -163,6 +164,7 @@ class StandInTgi(StandIn):
     max_top: int = 5
     template: tuple[str, str] | Template | None = None
     fast: bool = True
+    loses: bool = True
     cut: int | None = None
     faults: list[tuple[str, int]] = field(default_factory=list)
     broken: int | None = None
@@ -327,7 +329,9 @@ class StandInTgi(StandIn):
 
     def _run(self, ids: list[int], asked: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], list[Any], str | None]]:
         """Each token, the most probable ones at its place, and why it is the last one."""
-        all_ids, prefix, read = list(ids), len(ids) - 5, len(ids)  # below 0 for few tokens: then a place from the end
+        all_ids, prefix, read = list(ids), len(ids) - 5, len(ids)
+        if not self.loses:
+            prefix = max(prefix, 0)  # below 0, it is a place from the end, which moves with each token
         for count in range(1, (asked.get("max_new_tokens") or 100) + 1):
             probs = self._next(all_ids)
             n = max(range(len(probs)), key=lambda m: (probs[m], -m))

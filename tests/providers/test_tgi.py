@@ -60,7 +60,7 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[StandInTgi, Tgi
 
 
 def over(model: Tidy, **options: Any) -> Tgi:
-    server = StandInTgi(model, beginning=len(model.tokens), **options)
+    server = StandInTgi(model, beginning=len(model.tokens), loses=False, **options)
     return Tgi(URL, http_client=server.client())
 
 
@@ -847,7 +847,7 @@ async def test_questions_whose_streams_break(
     model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], faults: list[Break]
 ) -> None:
     prompt, text, questions = inquiry
-    server = StandInTgi(model, beginning=len(model.tokens))
+    server = StandInTgi(model, beginning=len(model.tokens), loses=False)
     expected = await ask(Tgi(URL, http_client=server.client()), prompt.decode(), text, *questions)
     breaking = Breaking(server.handle, *faults)
     with pytest.MonkeyPatch.context() as patch:
