@@ -13,14 +13,15 @@ server's own tests:
 - An answer of the requested length has the finish reason "length", even if its last token is an end of sequence. If
   that token may be an end, the request is repeated with room for another token.
 - A token that leaves a character unfinished has an empty text; the token that completes the character has the text of
-  both tokens. After fewer than five tokens, TGI may lose a character of several tokens. Listed tokens are decoded one by one, with U+FFFD in place of a part of a character.
+  both tokens. After fewer than five tokens, TGI may lose such a character. Listed tokens are decoded one by one, with
+  U+FFFD in place of a part of a character.
 - `/tokenize` reports positions in bytes. Without a fast tokenizer, the server reports zeros, so it is refused.
 - The tokens of a prompt have probabilities only with `--enable-prefill-logprobs`, and never have alternatives. So a
   text can be scored, but the answer does not show what the model would have written instead. Encoder-decoder models are
   refused.
 - At most five tokens are listed, and their strings are not always their text. So drafts have those alternatives whose
-  text is known, but proposals have none (`top_k` is 0). The adapter does not
-  sample yet: without a temperature, drawn tokens have raw probabilities.
+  text is known, but proposals have none (`top_k` is 0).
+- The adapter does not sample, although drawn tokens have raw probabilities if the temperature is left out.
 - `/chat_tokenize` renders messages. The adapter removes the beginning of sequence from the rendered text, because
   `/generate` adds one. The server parses special tokens in a user's text, which cannot be avoided because no request
   accepts ids.
