@@ -14,8 +14,9 @@ from support.served import START_SECONDS, Served, python_of, serving
 
 FRONT = Path(__file__).parent / "front.py"
 
-#: All that TGI sees of the environment, beside PATH. Nothing is fetched.
-SETTINGS = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TRANSFORMERS_OFFLINE": "1"}
+#: All that TGI sees of the environment, beside PATH. Nothing is fetched, or written into the checkout.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRANSFORMERS_OFFLINE": "1"}
+SETTINGS |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def serve(
