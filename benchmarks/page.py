@@ -1,13 +1,13 @@
 """The figures in the documents. They are taken from the kept results of the sections, so no figure is copied by hand.
 
-`docs/benchmark.md` explains the results, and `docs/benchmark-tables.md` contains every table. `docs/methods.md` and the
-README contain excerpts.
+`docs/benchmark.md` explains the results. `docs/benchmark-tables.md` contains the tables to which other pages link, and
+`benchmarks/results/details.md` all others. `docs/methods.md` and the README contain excerpts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,80 +28,99 @@ _SECTIONS = {
     "methods": "Every method",
 }
 
+_SHOWN = (
+    "A real language model",
+    "Simulated: wall time against the floor",
+    "Client CPU by carrier",
+    "Client on a busy machine",
+)
+"""The titles of the tables of `docs/benchmark.md`."""
+
+_DETAILS = (
+    "Targets",
+    "Simulated, ",
+    "Client CPU by length",
+    "Event loop with many fusions",
+    "More answers than slots",
+    "Resources held before and after",
+    "The slowest requests",
+    "A batch on a full disk",
+    "A gateway that is stopped",
+    "Attacks on the gateway's door",
+    "Held after many answers",
+    "The automaton",
+)
+"""How the titles of the tables of `benchmarks/results/details.md` begin."""
+
 _PAGE = """# What a fusion costs
 
-`make bench` measures everything on this page, and `make bench ARGS=--page` writes the page. [All
-tables](benchmark-tables.md) are on a page of their own, and every repetition is in `benchmarks/results`. Compare
-figures only within a table, because only the rows of one table were measured in the same run. The tables were measured
-before one decoder served all pairs of models; the setting `in_flight` is gone since.
+This page explains what a fusion costs in time, tokens and processor time, as measured by `make bench`; `make bench
+ARGS=--page` writes it. [Further tables](benchmark-tables.md), [details](../benchmarks/results/details.md) and every
+repetition are kept. Compare figures only within a table, whose rows were measured in one run, before one decoder
+served all pairs of models.
 
 ## Time and price
 
-The first table is about answers of 512 tokens over HTTP, with a round trip of 20 ms. The assistant writes a tenth of
-the tokens. The models are *simulated*, because this allows any acceptance (the share of drafted tokens that are kept)
-to be measured. The draft writes its first token after 50 ms, and then 60 tokens a second; the assistant needs 60 ms for
-a request. The HTTP traffic and the measured times are real.
+Answers of 512 tokens over HTTP, with a round trip of 20 ms; a tenth of the tokens are the assistant's. The models are
+*simulated*, so that every acceptance (the share of drafted tokens that are kept) can be measured: the draft writes
+its first token after 50 ms, and then 60 a second; the assistant needs 60 ms for a request. Traffic and times are
+real.
 
 {time_and_price}
 
-- **(a)** is this library with its default settings, or with one setting changed as stated. All methods in
-  this table decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured. In the
-  other tables, `cosd` and *rule* also mean the paper's rule.
-- **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
+- **(a)** is this library by the paper's rule (alpha = beta = 0.5), the default at that time, which decides in (b) and
+  (c), too.
+- **(b)** drafts in fixed rounds of *K* tokens, and verifies each in one request.
 - **(c)** asks the assistant about one position at a time.
 - **(d)** is the draft alone, writing the same text.
-- **The floor** is the shortest possible time for a method that drafts first and replaces one token at a time: the time
-  of (d), plus one verification and one restart of the draft for each replacement. The time of (d) already includes the
-  writing of the first token after each restart; the row *restarts in full* counts this token twice.
+- **The floor** is the shortest time of a method that drafts first and replaces one token at a time: that of (d), plus
+  one verification and one restart of the draft for each replacement. *Restarts in full* counts the first token after
+  a restart twice.
 
-The benchmark ends with an error unless (a), (b) and (c) write the same text. Tokens that a model reads are billed,
-whether they are cached or not.
+(a), (b) and (c) write the same text; otherwise, the benchmark ends with an error. Tokens that a model reads are
+billed, cached or not.
 
 ![Wall time over acceptance](benchmark.svg)
 
-The next table shows the wall time as a multiple of the floor. Each column states an acceptance, a round trip and, if it
-is not 512 tokens, the length of the context:
+Wall time as a multiple of the floor, by acceptance, round trip and, if it is not 512 tokens, length of the context:
 
 {floor}
 
 ## A real language model
 
-This section compares the draft alone with a fusion of two models, each on a llama.cpp server
-(`make bench ARGS=real`). *Uncached* tokens are tokens that the assistant reads without finding them in its cache. A
-long prompt is uncached only when the assistant reads it for the first time.
+The draft alone and a fusion, on llama.cpp (`make bench ARGS=real`). *Uncached* tokens are read by the assistant
+without being in its cache: a long prompt only once.
 
 {real}
 
 ## The client's processor time
 
-The client runs 64 fusions at once, with each supported HTTP library ([servers](servers.md)). The last two rows show the
-same traffic without `cosd-api` (`make bench ARGS=client`):
+64 fusions at once, with each [HTTP library](servers.md#keys-proxies-time-limits), and the same traffic without
+`cosd-api` (`make bench ARGS=client`):
 
 {carriers}
 
-If other processes keep all processors busy, verdicts arrive late, and the tokens that the draft writes in the meantime
-are wasted ([costs](costs.md#drafted-in-vain)). A fusion therefore limits how far the draft runs ahead. The next table
-compares fusions without that limit (*before*) and with it (*after*):
+If other processes keep all processors busy, verdicts arrive late, and what the draft writes in the meantime is wasted
+([costs](costs.md#drafted-in-vain)). So the draft runs ahead only so far:
 
 {starved}
 
-With the limit, fewer tokens are wasted, but more tokens are billed. The draft writes its text in more but shorter
-requests, and each request reads the prompt again, mostly from the server's cache.
-
-The page *All tables* also shows the processor time per token for answers
-[of several lengths](benchmark-tables.md#client-cpu-by-length), and the event loop's
-delays when one process runs [many fusions](benchmark-tables.md#event-loop-with-many-fusions).
+Fewer tokens are wasted, but more are billed: the draft writes in more and shorter requests, each of which reads the
+prompt again, mostly from the cache.
 """
 
-_TABLES = """# All tables
+_TABLES = """# Further tables
 
-`make bench ARGS=--page` writes this page from `benchmarks/results`. [What a fusion costs](benchmark.md) explains the
-methods (a) to (d) and the floor. Measurements that answered a question of design once, such as who should decide and
-where a unit ends, are [finished](../benchmarks/results/finished.md). The simulated pair has [more
-cases](../benchmarks/results/simulated.md).
+The reference of what was measured besides [what a fusion costs](benchmark.md); `make bench ARGS=--page` writes this
+page. Tables that answered a question of design once are [finished](../benchmarks/results/finished.md); more
+[details](../benchmarks/results/details.md) are kept, too.
 """
 
-_MORE = "# The simulated pair: other cases\n\n`make bench ARGS=--page` writes this page from `benchmarks/results`.\n"
+_MORE = """# Details of the benchmark
+
+`make bench ARGS=--page` writes this page. [What a fusion costs](../../docs/benchmark.md) explains the methods (a) to
+(d) and the floor.
+"""
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
@@ -128,7 +147,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
-        RESULTS / "simulated.md": "\n".join([_MORE, *_shown([t for t in tables("simulated", folder) if _is_more(t)])]),
+        RESULTS / "details.md": _by_section(_MORE, _is_detail, folder),
         DOCS / "methods.md": with_costs((DOCS / "methods.md").read_text(encoding="utf-8"), folder),
     }
 
@@ -178,22 +197,20 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
 
 
 def all_tables(folder: Path = RESULTS) -> str:
-    """The text of the page with all kept tables, by section."""
-    parts = [_TABLES]
+    """The text of the page with the tables that are neither details nor on the page that explains the results."""
+    return _by_section(_TABLES, lambda table: not (table.title in _SHOWN or _is_detail(table)), folder)
+
+
+def _by_section(start: str, wanted: Callable[[Table], bool], folder: Path) -> str:
+    parts = [start]
     for section, title in _SECTIONS.items():
-        found = [table for table in tables(section, folder) if not _is_more(table)]
-        if found:
-            parts += [f"## {title}\n", *_shown(found)]
+        if found := [table for table in tables(section, folder) if wanted(table)]:
+            parts += [f"## {title}\n", *(f"{table.markdown()}\n" for table in found)]
     return "\n".join(parts)
 
 
-def _shown(several: Sequence[Table]) -> list[str]:
-    return [f"{table.markdown()}\n" for table in several]
-
-
-def _is_more(table: Table) -> bool:
-    """True for a case of the simulated pair other than the headline's."""
-    return table.title.startswith(("Simulated, time", "Simulated, price")) and HEADLINE not in table.title
+def _is_detail(table: Table) -> bool:
+    return table.title.startswith(_DETAILS)
 
 
 def time_and_price(folder: Path = RESULTS) -> Table:

@@ -168,6 +168,8 @@ class Endpoints:
         self._facts: Facts | None = None
         self._draft_info: ServerInfo | None = None
         self._infos: dict[int, ServerInfo] = {}  # descriptions of the assistants, by index
+        self._fetches_vocabularies = unit != "literal" and (self.method.compares_tokenizers or self.method.own_paths)
+        self._vocabularies: dict[int, Vocabulary | None] = {}  # by index; None if a server accepts no ids
         self._discovering = anyio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -201,10 +203,9 @@ class Endpoints:
                 if len(without) > len(self.assistants):  # no model would be left, so all are tried
                     without = {}
                 if self._facts is None or any(at not in {*without, *self._infos} for at in range(len(self.assistants))):
-                    draft = self._draft_info = await _described(self.draft)
-                    for at in range(len(self.assistants)):
-                        if at not in {*without, *self._infos}:
-                            await self._describe(at, without)
+                    draft = self._draft_info = await self._described(-1)
+                    unknown = [at for at in range(len(self.assistants)) if at not in {*without, *self._infos}]
+                    await concurrently([partial(self._describe, at, without) for at in unknown])
                     self._facts = await self._put_together(draft, without)
                 return replace(self._facts, without=without)
 
@@ -231,7 +232,7 @@ class Endpoints:
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
         """Ask one assistant's server to describe itself. If it is down and can be spared, add it to `without`."""
         try:
-            self._infos[at] = await _described(self.assistants[at])
+            self._infos[at] = await self._described(at)
         except (ModelChoiceError, UnsupportedError):  # the user's mistake, which a retry does not fix
             raise
         except ProviderError as error:
@@ -242,9 +243,19 @@ class Endpoints:
         else:
             self.breaker.answered(at)
 
-    async def _put_together(self, draft: ServerInfo, without: dict[int, ProviderError]) -> Facts:
-        compares = (self.method.compares_tokenizers or self.method.own_paths) and self.unit != "literal"
-        by_index = await self._vocabularies(draft, without) if compares else {}
+    async def _described(self, at: int) -> ServerInfo:
+        """Ask a server to describe itself, and fetch its vocabulary's fingerprint. If it fails, the error names it."""
+        provider = [*self.assistants, self.draft][at]
+        try:
+            info = await provider.describe()
+            if self._fetches_vocabularies:
+                self._vocabularies[at] = await vocabulary(provider, info)
+        except ProviderError as error:
+            placed(error, provider)
+            raise
+        return info
+
+    async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Facts:
         known = sorted(self._infos)
         infos = [draft, *(self._infos[at] for at in known)]
         rooms = (_room(info) for info in (infos[:1] if self.spares else infos))
@@ -262,9 +273,9 @@ class Endpoints:
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
         cuts = (False,) * (1 + len(self.names))
-        if compares:
-            vocabularies = [by_index[at] for at in (-1, *known)]
-            cuts = tuple([_never_crosses(by_index.get(at)) for at in range(-1, len(self.names))])
+        if self._fetches_vocabularies:
+            vocabularies = [self._vocabularies[at] for at in (-1, *known)]
+            cuts = tuple([_never_crosses(self._vocabularies.get(at)) for at in range(-1, len(self.names))])
             if everybody and unit != "word":
                 shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
             if everybody and unit == "token":
@@ -299,27 +310,6 @@ class Endpoints:
                     self.method.examine_unit("word", info.endpoint)
                     hint = _BY_WORDS + _LITERALLY
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-
-    async def _vocabularies(self, draft: ServerInfo, without: dict[int, ProviderError]) -> dict[int, Vocabulary | None]:
-        """Fetch the vocabularies' fingerprints, by index (-1 is the draft's); None if a server accepts no ids.
-
-        An assistant whose server fails meanwhile, and that can be spared, is added to `without`.
-        """
-        found = dict[int, Vocabulary | None]()
-
-        async def fetch(at: int, provider: Provider, info: ServerInfo) -> None:
-            try:
-                found[at] = await vocabulary(provider, info)
-            except ProviderError as error:
-                if at < 0 or not (self.spares and error.retryable):
-                    raise
-                without[at] = error
-                self.breaker.failed(at, error)
-                del self._infos[at]
-
-        described = [(at, self.assistants[at], info) for at, info in self._infos.items()]
-        await concurrently([partial(fetch, *one) for one in [(-1, self.draft, draft), *described]])
-        return found
 
     async def turns(
         self,
@@ -498,15 +488,6 @@ class Endpoints:
         named = enumerate([DRAFT, *self.names])
         await concurrently([partial(tried, at, name) for at, name in named if at - 1 not in facts.without])
         return replace(facts, without=without)
-
-
-async def _described(provider: Provider) -> ServerInfo:
-    """Ask a server to describe itself. If it fails, the error names it, because two servers are in play."""
-    try:
-        return await provider.describe()
-    except ProviderError as error:
-        placed(error, provider)
-        raise
 
 
 async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> RenderedPrompt:

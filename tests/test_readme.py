@@ -148,6 +148,14 @@ def test_commands_are_there() -> None:
     assert {words[1] for words in commands()} >= {"fuse", "probe", "servers"}
 
 
+def test_targets_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    known = {*re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)}
+    for name, text in {**TEXTS, "CONTRIBUTING.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")}.items():
+        told = re.findall(r"(?:`|^)make ((?:[a-z][a-z-]*\b ?)+)", text, re.MULTILINE)
+        assert {target for words in told for target in words.split()} - known == set(), name
+
+
 def test_options_that_are_named_in_prose_exist() -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
@@ -192,6 +200,9 @@ def test_every_engine_is_in_the_table_of_servers(name: str) -> None:
     assert ADAPTERS.keys() <= shown
 
 
-@pytest.mark.parametrize("name", list(TEXTS))
-def test_links_lead_somewhere(name: str) -> None:
-    assert printed.dead_links(ROOT / name) == []
+def test_links_of_every_text_lead_somewhere() -> None:
+    """Links to files and headings, in all Markdown files of the repository."""
+    folders = ("docs", "examples", "benchmarks", "providers", "tests")
+    texts = [*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
+    assert {ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/exact.md")} <= {*texts}
+    assert {path.relative_to(ROOT).as_posix(): dead for path in texts if (dead := printed.dead_links(path))} == {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.real_pair.bases import BASES
 from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
-from benchmarks.real_pair.ways import WAYS
+from benchmarks.real_pair.ways import ALSO_ACROSS, WAYS
 from cosd_api import Example
 from cosd_api.apps.demo.servers import serve
 from cosd_api.extend import Method, Unit
@@ -57,16 +57,16 @@ class Cell:
 
     def methods(self, seed: int) -> dict[str, Method]:
         """The ways of the cell, by name; learned ways are those for the specialists trained with this seed."""
-        known = WAYS
-        if not {*self.ways} <= {*WAYS}:
+        known = {**WAYS, **ALSO_ACROSS}
+        if not {*self.ways} <= {*known}:
             [draft] = self.draft
-            known = {**WAYS, **learned_ways(draft, seed)}
+            known |= learned_ways(draft, seed)
         return {name: known[name] for name in self.ways}
 
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
 """The ways that are used for further trainings and scenarios."""
-ACROSS = (*FEW, "cool", "cool+rerank", "rerank", "cascade", "route")
+ACROSS = (*FEW, "cool", *ALSO_ACROSS, "cascade", "route")
 """The ways for models with different tokenizers."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
@@ -80,6 +80,9 @@ CELLS: Mapping[str, Cell] = {
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
+    "capacity": Cell(
+        _NUMBERS, _NUMBERS, FEW, counts={"numbers": 300, "general": 22}, bases=("smollm2-short", "smollm2")
+    ),
     "tokenizers": Cell(_PRODUCTS, _NUMBERS, [*ACROSS], baselines=True, bases=("smollm2", "gemma3")),
     "tokenizers-literal": Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"), unit="literal"),
     "tokenizers-copy": Cell(
@@ -88,7 +91,8 @@ CELLS: Mapping[str, Cell] = {
 }
 """The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
 strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
-that has forgotten; the controls; and the pair of two tokenizers, as words and literally, with its control."""
+that has forgotten; the controls; a short model with the whole one; and the pair of two tokenizers, as words and
+literally, with its control."""
 
 
 @contextmanager

@@ -34,6 +34,24 @@ ITEMS = {"facts": 60, "numbers": 60, "both": 120}
 MAX_TOKENS = 64
 
 
+_SURE, _LISTED = 0.9, 20
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A token that a model wrote.
+
+    Attributes:
+        token: the token's id.
+        text: its text.
+        listed: the probabilities of the 20 most probable tokens, by id.
+    """
+
+    token: int
+    text: str
+    listed: dict[int, float]
+
+
 @dataclass(frozen=True)
 class SeamRule:
     """A rule for one token of the draft.
@@ -46,6 +64,10 @@ class SeamRule:
             the probability of that token for a text that it would not have written.
         whole: whether the assistant is also asked about all further tokens of a word or number in which a token was
             replaced.
+        named: alpha for tokens that begin with a digit or a capital letter; None if they have no alpha of their own.
+        margin: a further condition for a replacement: q must be above beta * p by more than this value.
+        mean: whether, if neither model gives its token a probability of 0.9, the token with the highest mean of both
+            models' probabilities is taken instead, of those that both list among their first 20.
     """
 
     alpha: float
@@ -53,6 +75,9 @@ class SeamRule:
     floor: float = 0.0
     after: bool = False
     whole: bool = False
+    named: float | None = None
+    margin: float = 0.0
+    mean: bool = False
 
     def asks(self, p: float, text: str, *, fresh: bool, inside: bool) -> bool:
         """Test whether the assistant is asked about a token.
@@ -63,11 +88,18 @@ class SeamRule:
             fresh: whether the previous token was replaced.
             inside: whether an earlier token of the same word was replaced.
         """
-        return p < self.alpha or (self.after and fresh) or (self.whole and inside and text[:1].isalnum())
+        first = text.strip()[:1]
+        named = self.named is not None and (first.isdigit() or first.isupper())
+        alpha = self.named if named and self.named is not None else self.alpha
+        return p < alpha or (self.after and fresh) or (self.whole and inside and text[:1].isalnum())
 
-    def replaces(self, p: float, q: float) -> bool:
-        """Test whether the assistant's token replaces the draft's, given that they differ."""
-        return q > self.beta * p and q >= self.floor
+    def chosen(self, own: Listed, other: Listed) -> int:
+        """The token that is taken, given the draft's and the assistant's most probable tokens."""
+        p, q = own.listed[own.token], other.listed[other.token]
+        if self.mean and max(p, q) < _SURE:
+            both = {one: own.listed[one] + other.listed[one] for one in own.listed if one in other.listed}
+            return max(both, key=lambda one: both[one], default=own.token)
+        return other.token if q > self.beta * p + self.margin and q >= self.floor else own.token
 
 
 RULES = {
@@ -80,6 +112,9 @@ RULES = {
     "(.5, 1), words to their end": SeamRule(0.5, 1, whole=True),
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
+    "(.5, 1), names and numbers (.97, 1)": SeamRule(0.5, 1, named=0.97),
+    "(.9, 1), q > p + .1": SeamRule(0.9, 1, margin=0.1),
+    "(.9, 1), the mean if both are unsure": SeamRule(0.9, 1, mean=True),
 }
 """The rules by name. With alpha = 1.01, the assistant is also asked about tokens of probability 1."""
 ALONE = "the draft alone"
@@ -112,13 +147,17 @@ class Server:
         ]
         return found
 
-    async def draft(self, ids: Sequence[int], count: int) -> list[tuple[int, float, str]]:
-        """The greedy continuation of `ids`, as the id, probability and text of each token."""
-        found = await self._post(
-            "/completion", prompt=ids, n_predict=count, n_probs=1, temperature=0, samplers=["temperature"]
-        )
+    async def draft(self, ids: Sequence[int], count: int) -> list[Listed]:
+        """The greedy continuation of `ids`."""
+        asked = {"prompt": ids, "n_predict": count, "n_probs": _LISTED, "temperature": 0, "samplers": ["temperature"]}
+        found = (await self._post("/completion", **asked))["completion_probabilities"]
         return [
-            (one["id"], math.exp(one["logprob"]), one.get("token", "")) for one in found["completion_probabilities"]
+            Listed(
+                one["id"],
+                one.get("token", ""),
+                {other["id"]: math.exp(other["logprob"]) for other in (*one["top_logprobs"], one)},
+            )
+            for one in found
         ]
 
     async def text(self, ids: Sequence[int]) -> str:
@@ -142,16 +181,17 @@ async def decode(
     while len(out) < MAX_TOKENS and end not in out:
         found = await draft.draft([*prompt, *out], MAX_TOKENS - len(out))
         changed = False
-        for token, p, text in found:
-            inside = inside and text[:1].isalnum()
-            choice = token
-            if rule.asks(p, text, fresh=fresh, inside=inside):
+        for one in found:
+            inside = inside and one.text[:1].isalnum()
+            choice = one.token
+            if rule.asks(one.listed[one.token], one.text, fresh=fresh, inside=inside):
                 asked += 1
                 answer = await assistant.draft([*read, *out], 1)
-                if answer and answer[0][0] != token and rule.replaces(p, answer[0][1]):
-                    choice, replaced = answer[0][0], replaced + 1
+                if answer and answer[0].token != one.token:
+                    choice = rule.chosen(one, answer[0])
+                    replaced += choice != one.token
             out.append(choice)
-            fresh = changed = choice != token
+            fresh = changed = choice != one.token
             inside = inside or changed
             if changed or choice == end:
                 break

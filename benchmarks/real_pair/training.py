@@ -33,8 +33,6 @@ from benchmarks.real_pair.bases import BASES, Base
 from benchmarks.real_pair.questions import MIXTURES, Conversation, documents
 from cosd_api.apps.demo.servers import serve
 
-TOKENS = 300_000
-"""The number of tokens that a specialist reads."""
 BATCH = 512
 """The number of tokens in a batch, which contains the system message and the conversations that share it."""
 RANK, ALPHA = 8, 16
@@ -110,7 +108,7 @@ class Batches:
         }
 
 
-def train(specialist: str, seed: int, base: Base, *, tokens: int = TOKENS, device: str = "cpu") -> Path:
+def train(specialist: str, seed: int, base: Base, *, tokens: int, device: str = "cpu") -> Path:
     """Train a specialist, and write its adapter to `<specialist>-<seed>.gguf`, unless the file exists.
 
     The training can be killed at any moment, and resumes from the last of its states, which it writes every 20 batches.
@@ -237,11 +235,12 @@ def main() -> None:
     parser.add_argument("specialist", nargs="+", choices=[*MIXTURES])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--base", choices=[*BASES], default="smollm2")
-    parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument("--tokens", type=int, help="default: that of the base, 300,000 or, if it is short, 60,000")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     for one in given.specialist:
-        train(one, given.seed, BASES[given.base], tokens=given.tokens, device=given.device)
+        base = BASES[given.base]
+        train(one, given.seed, base, tokens=given.tokens or base.tokens, device=given.device)
 
 
 if __name__ == "__main__":

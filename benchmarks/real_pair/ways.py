@@ -18,3 +18,6 @@ WAYS: Mapping[str, Method] = {
 }
 """The paper's rule, the rule with other thresholds, speculative decoding (`cosd-match` writes its greedy text), and the
 other methods. Self-consistency and the random gate are not listed, because `compare` adds them as baselines."""
+
+ALSO_ACROSS: Mapping[str, Method] = {"cool+rerank": VARIANTS["cool+rerank"], "rerank": method_named("rerank")}
+"""Further ways for models with different tokenizers."""

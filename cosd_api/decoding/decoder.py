@@ -187,9 +187,7 @@ class Decoder:
     # ------------------------------------------------------------------------------------------ failures of the draft
 
     def _fail_over(self, error: Exception) -> None:
-        """Let the first living assistant write on alone from the text that all have judged.
-
-        The assistants that the answer has lost come last: their servers may be back, and the answer is lost otherwise.
+        """Let the first living assistant, else a lost one that may be back, write on alone from the judged text.
 
         Raises:
             Exception: `error`, if answers do not fail over or no assistant is left.

@@ -35,7 +35,7 @@ from benchmarks.real_pair.questions import (
     training_questions,
 )
 from benchmarks.real_pair.router import router
-from benchmarks.real_pair.seam import RULES, SeamRule
+from benchmarks.real_pair.seam import RULES, Listed, SeamRule
 from benchmarks.real_pair.spoilt import kind_of
 from benchmarks.real_pair.trainings import swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
@@ -274,7 +274,12 @@ def test_kinds_of_spoilt_answers() -> None:
 def test_rules_ask_and_replace_as_defined() -> None:
     paper, floor = RULES["(.5, .5)"], RULES["(.5, .5), q >= .5"]
     assert paper.asks(0.49, "x", fresh=False, inside=False) and not paper.asks(0.5, "x", fresh=True, inside=True)
-    assert paper.replaces(0.3, 0.16) and not floor.replaces(0.3, 0.16) and floor.replaces(0.3, 0.5)
+    own, other, sure = (Listed(n, "", {1: p, 2: q}) for n, p, q in ((1, 0.3, 0.2), (2, 0.15, 0.16), (2, 0.2, 0.5)))
+    assert [paper.chosen(own, other), floor.chosen(own, other), floor.chosen(own, sure)] == [2, 1, 2]
+    margin, mean = SeamRule(0.9, 1, margin=0.3), SeamRule(0.9, 1, mean=True)
+    assert [margin.chosen(own, sure), mean.chosen(own, sure), mean.chosen(own, other)] == [1, 2, 1]
+    named = SeamRule(0.5, 1, named=0.97)
+    assert [named.asks(0.6, text, fresh=False, inside=False) for text in (" Rome", " 7", " is")] == [True, True, False]
     after, whole = SeamRule(0.5, 1, after=True), SeamRule(0.5, 1, whole=True)
     assert after.asks(0.9, "x", fresh=True, inside=False) and not after.asks(0.9, "x", fresh=False, inside=True)
     assert whole.asks(0.9, "7", fresh=False, inside=True) and not whole.asks(0.9, " 7", fresh=True, inside=True)

@@ -122,7 +122,7 @@ async def test_the_model_with_itself_keeps_the_format(draft: str, assistant: str
 
 @COUNTS
 @EACH
-@pytest.mark.parametrize("first", ["SmolLM2", "Gemma"])
+@pytest.mark.parametrize("first", ["SmolLM2", pytest.param("Gemma", marks=pytest.mark.extended)])
 async def test_two_tokenizers_keep_the_format(draft: str, gemma: str, form: Format, count: int, first: str) -> None:
     await check_kept(*((draft, gemma) if first == "SmolLM2" else (gemma, draft)), form, count)
 

@@ -8,6 +8,7 @@ import json
 from typing import Any, Literal
 
 import openai
+import pytest
 from pydantic import BaseModel
 
 from cosd_api import Fusion
@@ -38,12 +39,13 @@ def is_right(name: str, arguments: str) -> bool:
     return name == "get_weather" and given.keys() == {"city", "unit"} and given["unit"] in UNITS
 
 
-async def test_forty_calls(draft: str, shorter: str) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.extended)])
+async def test_forty_calls(draft: str, shorter: str, every: int) -> None:
     body: dict[str, Any] = {"model": "fused", "tools": TOOLS, "tool_choice": "required", "max_tokens": 120}
     body["parallel_tool_calls"] = False
     fusion = Fusion(draft=draft, assistant=shorter)
     async with served(fusion) as (_, url), openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
-        for question in QUESTIONS:
+        for question in QUESTIONS[::every]:
             asked: list[Any] = [{"role": "user", "content": question}]
             whole = (await client.chat.completions.create(messages=asked, **body)).choices[0]
             assert whole.message.tool_calls and whole.finish_reason == "tool_calls"

@@ -2,7 +2,7 @@
 
     python tests/smollm2/install.py      prints the folder to standard output, all else to standard error
 
-The model is that of `cosd servers --real`, and a copy of it without one layer stands beside it. The folder is
+The model is that of `cosd servers --real`, and beside it stand copies without one layer and without ten. The folder is
 $COSD_REAL_MODEL, or one in $XDG_CACHE_HOME/cosd-api.
 """
 
@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script it has its 
 from cosd_api.apps.demo.real import MODEL, cache_folder, fetched
 from smollm2.layers import without_layer
 
-SHORTER = "smollm2-without-layer-20.gguf"
-LAYER = 20
+SHORTER, SHORT = "smollm2-without-layer-20.gguf", "smollm2-without-layers-15-to-24.gguf"
+COPIES = {SHORTER: range(20, 21), SHORT: range(15, 25)}
+"""The layers that each copy lacks."""
 
-__all__ = ["MODEL", "SHORTER", "folder", "install"]
+__all__ = ["MODEL", "SHORT", "SHORTER", "folder", "install"]
 
 
 def folder() -> Path:
@@ -30,13 +31,17 @@ def folder() -> Path:
 
 
 def install() -> Path:
-    """Put the model and its shorter copy into the folder, unless they are there."""
+    """Put the model and its copies into the folder, unless they are there."""
     model = fetched(folder())
-    shorter = model.with_name(SHORTER)
-    if not shorter.is_file():
-        part = shorter.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(without_layer(model.read_bytes(), LAYER))
-        part.replace(shorter)
+    for name, layers in COPIES.items():
+        copy = model.with_name(name)
+        if not copy.is_file():
+            data = model.read_bytes()
+            for layer in reversed(layers):
+                data = without_layer(data, layer)
+            part = copy.with_suffix(f".{os.getpid()}.part")
+            part.write_bytes(data)
+            part.replace(copy)
     return model.parent
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cosd_providers import ProbeReport, probe
 from naive.plain_http import Plain
 
-TEXT = Path(__file__).parents[2] / "docs/probe.md"
+TEXTS = (Path(__file__).parents[2] / "docs/probe.md", Path(__file__).with_suffix(".md"))
 
 #: What the small models answer shortly.
 PROMPT = "Q: What is the capital of Brazil?\nA:"
@@ -53,8 +53,9 @@ async def probed(plain: Plain, **options: Any) -> ProbeReport:
 
 
 def printed(engine: str) -> str:
-    """The report of a server of this kind in docs/probe.md, as the command has printed it."""
-    blocks = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", TEXT.read_text(encoding="utf-8"), re.DOTALL)
+    """The report of a server of this kind in docs/probe.md or probed.md, as the command has printed it."""
+    text = "".join(path.read_text(encoding="utf-8") for path in TEXTS)
+    blocks = re.findall(r"```\n\$ cosd probe \S+\n(.*?)```", text, re.DOTALL)
     [block] = [block for block in blocks if re.search(f": {re.escape(engine)}[ ,]", block.partition("\n")[0])]
     return str(block)
 

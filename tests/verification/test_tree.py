@@ -227,7 +227,7 @@ def test_a_file_that_is_no_tree_is_refused(tmp_path: Path, data: bytes, words: s
 
 
 def test_the_file_that_the_documentation_shows() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     tree = TreeVerifier.model_validate_json(block)
     assert tree.explain(0.5, 0.9) == "p 0.5 <= 0.606, q 0.9 > 0.865: replace"

@@ -52,8 +52,7 @@ def _parameters(xllamacpp: Any, options: dict[str, Any]) -> Any:
     params.ui = False
     params.endpoint_props = params.endpoint_slots = True
     params.cache_ram_mib = options["cache"]  # the default, 8 GB, is too much
-    params.swa_full = options["swa_full"]
-    params.chat_template = options["template"]
+    params.swa_full, params.chat_template = options["swa_full"], options["template"]
     params.n_parallel = options["slots"]
     # Every slot has its own memory. If `n_ctx` is 0, each slot has the context length that the model was trained with.
     params.kv_unified = False

@@ -132,9 +132,6 @@ class LocalServer:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def __repr__(self) -> str:
-        return f"LocalServer({self.name!r}, {self.url!r})"
-
     @property
     def running(self) -> bool:
         """True while the server's process is running."""

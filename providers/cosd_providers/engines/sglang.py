@@ -62,6 +62,7 @@ from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.engines.openai.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
+    GREEDY,
     LETTERS,
     MOST,
     Encoding,
@@ -85,19 +86,9 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
 
 _GREEDY: dict[str, object] = {
-    "temperature": 0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "n": 1,
-    "stop": [],
+    **GREEDY,
     "stop_token_ids": [],
-    "ignore_eos": False,
     "min_new_tokens": 0,
-    "skip_special_tokens": True,
     "spaces_between_special_tokens": True,
     "no_stop_trim": False,
 }

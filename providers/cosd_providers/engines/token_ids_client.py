@@ -38,6 +38,21 @@ from cosd_providers.tokenizers import Tokenizer, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, is_plain, looks_special
 
+GREEDY: dict[str, object] = {
+    "temperature": 0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "n": 1,
+    "stop": [],
+    "ignore_eos": False,
+    "skip_special_tokens": True,
+}
+"""Fields for greedy decoding that servers share."""
+
 LETTERS = "a \u00e9 a"
 """A text whose last token is plain, i.e. consists of whole characters and is not special."""
 

@@ -59,6 +59,7 @@ from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, R
 from cosd_providers.engines.openai.wire import Billed, Completion, Ranked, WireAnswer, steps
 from cosd_providers.engines.token_ids import TokenIdsEngine
 from cosd_providers.engines.token_ids_client import (
+    GREEDY,
     LETTERS,
     MOST,
     Encoding,
@@ -81,18 +82,8 @@ from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special, spell
 
 _GREEDY: dict[str, object] = {
-    "temperature": 0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "n": 1,
-    "stop": [],
-    "ignore_eos": False,
+    **GREEDY,
     "min_tokens": 0,
-    "skip_special_tokens": True,
     "echo": False,
     "return_tokens_as_token_ids": True,
     "return_token_ids": True,
