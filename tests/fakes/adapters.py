@@ -358,7 +358,7 @@ class TgiEngine(Engine):
         return st.fixed_dictionaries({"end_is_special": st.booleans()})
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
-        server = StandInTgi(model, beginning=len(model.tokens), prefill=True, **way)
+        server = StandInTgi(model, beginning=len(model.tokens), prefill=True, loses=False, **way)
         expected = ScriptedProvider(model, token_ids=False, end_prob=True)
         return Case(
             model,

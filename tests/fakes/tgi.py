@@ -96,7 +96,8 @@ def _checked(value: object, names: Sequence[str], where: str) -> None:
         raise AssertionError(f"{where}: {[getattr(one, 'message', one) for one in problems]}")
 
 
-def _check_request(method: str, path: str, body: object) -> None:
+def check_request(method: str, path: str, body: object) -> None:
+    """Hold a request against the document."""
     operation = DOCUMENT["paths"].get(path, {}).get(method.lower())
     if operation is None:
         return
@@ -106,7 +107,8 @@ def _check_request(method: str, path: str, body: object) -> None:
         raise AssertionError(f"{method} {path} takes no body")
 
 
-def _check_answer(method: str, path: str, status: int, kind: str, body: object) -> None:
+def check_answer(method: str, path: str, status: int, kind: str, body: object) -> None:
+    """Hold an answer, or an event of a stream, against the document."""
     where, answers = f"the answer of {path}, {status}", DOCUMENT["paths"][path][method.lower()]["responses"]
     loose = LOOSENED.get((path, str(status)))
     if loose is None:
@@ -136,7 +138,8 @@ class StandInTgi(StandIn):
         encoder: whether the model is an encoder-decoder, whose own tokens begin with a padding.
         max_top: `--max-top-n-tokens`; the llama.cpp backend has 0.
         template: what the chat template writes around a message, or what renders all; None where there is none.
-        fast: whether it has a fast tokenizer: else it encodes nothing for others.
+        fast: whether it has a fast tokenizer: else it names no places of tokens.
+        loses: whether a character of several tokens may be lost after fewer than five tokens, as by real ones.
         cut: it silently reads only that many tokens, the last ones.
         faults: the types of errors that the next generations end in, each with the number of events before it.
         broken: after how many events a stream ends without its last one.
@@ -161,6 +164,7 @@ class StandInTgi(StandIn):
     max_top: int = 5
     template: tuple[str, str] | Template | None = None
     fast: bool = True
+    loses: bool = True
     cut: int | None = None
     faults: list[tuple[str, int]] = field(default_factory=list)
     broken: int | None = None
@@ -178,12 +182,12 @@ class StandInTgi(StandIn):
         """One request, answered; what breaks the document is answered with 500."""
         self.requests.append((path, body))
         try:
-            _check_request(method, path, body)
+            check_request(method, path, body)
             answer = self._answer(method, path, body)
             if answer.events is not None:
                 answer.events = self._checked_events(path, answer.events)
             elif answer.body is not None:
-                _check_answer(method, path, answer.status, "application/json", answer.body)
+                check_answer(method, path, answer.status, "application/json", answer.body)
         except AssertionError as error:
             VIOLATIONS.append(str(error))
             return Answer(500, {"error": str(error), "error_type": "violation"})
@@ -192,7 +196,7 @@ class StandInTgi(StandIn):
     def _checked_events(self, path: str, events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for event in events:
             try:
-                _check_answer("POST", path, 200, "text/event-stream", event)
+                check_answer("POST", path, 200, "text/event-stream", event)
             except AssertionError as error:
                 VIOLATIONS.append(str(error))
                 yield {"error": str(error), "error_type": "violation"}
@@ -205,8 +209,6 @@ class StandInTgi(StandIn):
                 case "GET", "/info":
                     return Answer(200, self._info())
                 case "POST", "/tokenize":
-                    if not self.fast:
-                        return Answer(404, {"error": "No fast tokenizer available", "error_type": "no fast tokenizer"})
                     return Answer(200, self._tokenize(body["inputs"]))
                 case "POST", "/chat_tokenize":
                     return self._chat_tokenize(body)
@@ -249,7 +251,8 @@ class StandInTgi(StandIn):
         return ids[-self.cut :] if self.cut else ids
 
     def _next(self, ids: Sequence[int]) -> Sequence[float]:
-        return self.model.next(tuple(n for n in ids if n != self.beginning))
+        begun = self.beginning is not None and ids[:1] == [self.beginning]
+        return self.model.next(tuple(ids[1:] if begun else ids))
 
     def _special(self, n: int) -> str | None:
         """The text of a special token."""
@@ -257,19 +260,31 @@ class StandInTgi(StandIn):
             return "<s>"
         return self.specials.get(n, "</s>" if n in self.model.end_ids else None)
 
-    def _decode(self, ids: Sequence[int]) -> str:
+    def _is_special(self, n: int) -> bool:
+        return self._special(n) is not None and (self.end_is_special or n not in self.model.end_ids)
+
+    def _decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         data = b""
         for n in ids:
             special = self._special(n)
-            data += self.model.tokens[n] if special is None else special.encode()
+            if not (skip_special and self._is_special(n)):
+                data += self.model.tokens[n] if special is None else special.encode()
         return data.decode("utf-8", "replace")
 
-    def _tokenize(self, text: str) -> list[dict[str, Any]]:
+    def _new(self, ids: Sequence[int], prefix: int, read: int, *, skip_special: bool = False) -> str:
+        """The text of the ids from `read` on, seen from `prefix`; none where it ends inside a character."""
+        before = self._decode(ids[prefix:read], skip_special=skip_special)
+        after = self._decode(ids[prefix:], skip_special=skip_special)
+        return after[len(before) :] if len(after) > len(before) and not after.endswith("\ufffd") else ""
+
+    def _tokenize(self, text: str, *, begins: bool = True) -> list[dict[str, Any]]:
         """Offsets count bytes; every part of a character stands where all of it stands."""
-        data = text.encode()
+        if not self.fast:
+            return [{"id": n, "text": "", "start": 0, "stop": 0} for n in self._ids(text)]
+        data, skipped = text.encode(), 0 if begins or self.beginning is None else 1
         starts = [at for at in range(len(data) + 1) if data[at : at + 1] < b"\x80" or data[at : at + 1] >= b"\xc0"]
         entries, byte = list[dict[str, Any]](), 0
-        for at, n in enumerate(self._ids(text)):
+        for at, n in enumerate(self._ids(text)[skipped:], skipped):
             size = len((self._special(n) or "").encode() or self.model.tokens[n])
             size = 0 if n == self.beginning and not at else size  # the one that is put before every text
             start = max(at for at in starts if at <= byte) if size else 0
@@ -280,12 +295,12 @@ class StandInTgi(StandIn):
 
     def _chat_tokenize(self, body: Any) -> Answer:
         if self.template is None:
-            return Answer(422, {"error": "Template error: no chat template", "error_type": "template_error"})
+            return Answer(422, {"error": "Template error: template not found", "error_type": "template_error"})
         try:
             text = rendered(self.template, body["messages"])
         except RefusedError as error:
             raise RefusalError("template_error", f"Template error: {error}") from None
-        return Answer(200, {"tokenize_response": self._tokenize(text), "templated_text": text})
+        return Answer(200, {"tokenize_response": self._tokenize(text, begins=False), "templated_text": text})
 
     # Generation.
 
@@ -314,15 +329,16 @@ class StandInTgi(StandIn):
 
     def _run(self, ids: list[int], asked: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], list[Any], str | None]]:
         """Each token, the most probable ones at its place, and why it is the last one."""
-        all_ids, prefix, read = list(ids), max(len(ids) - 5, 0), len(ids)
+        all_ids, prefix, read = list(ids), len(ids) - 5, len(ids)
+        if not self.loses:
+            prefix = max(prefix, 0)  # below 0, it is a place from the end, which moves with each token
         for count in range(1, (asked.get("max_new_tokens") or 100) + 1):
             probs = self._next(all_ids)
             n = max(range(len(probs)), key=lambda m: (probs[m], -m))
             all_ids.append(n)
-            before, after = self._decode(all_ids[prefix:read]), self._decode(all_ids[prefix:])
-            text = ""
-            if len(after) > len(before) and not after.endswith("\ufffd"):
-                text, prefix, read = after[len(before) :], read, len(all_ids)
+            text = self._new(all_ids, prefix, read)
+            if text:
+                prefix, read = read, len(all_ids)
             full, ends = count == asked.get("max_new_tokens"), n in self.model.end_ids
             last = "eos_token" if ends and (self.backend != "v3" or not full) else "length" if full else None
             top = self._top(probs, asked.get("top_n_tokens") or 0) if self.backend == "v3" else []
@@ -330,11 +346,15 @@ class StandInTgi(StandIn):
             if last:
                 return
 
+    def _text(self, ids: Sequence[int], tokens: Sequence[Mapping[str, Any]]) -> str:
+        """The whole answer: nothing where it ends inside a character."""
+        whole, read = [*ids, *(token["id"] for token in tokens)], len(ids)
+        return self._new(whole, read - 1, read, skip_special=True)
+
     def _entry(self, n: int, prob: float, text: str) -> dict[str, Any]:
         ends = n in self.model.end_ids
         value = None if ends and self.end == "nan" else _log(prob)
-        special = self._special(n) is not None and (self.end_is_special or not ends)
-        return {"id": n, "text": text, "logprob": value, "special": special}
+        return {"id": n, "text": text, "logprob": value, "special": self._is_special(n)}
 
     def _top(self, probs: Sequence[float], count: int) -> list[dict[str, Any]]:
         """At least `count`: all that are as probable as the last of them; each is decoded alone."""
@@ -353,7 +373,7 @@ class StandInTgi(StandIn):
             raise RefusalError(fault[0])
         steps = list(self._run(ids, asked))
         tokens = [token for token, _, _ in steps]
-        answer: dict[str, Any] = {"generated_text": _text(tokens)}
+        answer: dict[str, Any] = {"generated_text": self._text(ids, tokens)}
         if asked.get("details") or asked.get("decoder_input_details"):
             details: dict[str, Any] = {
                 "finish_reason": steps[-1][2],
@@ -395,15 +415,11 @@ class StandInTgi(StandIn):
             if top:
                 event["top_tokens"] = top
             if last:
-                event["generated_text"] = _text(tokens)
+                event["generated_text"] = self._text(ids, tokens)
                 if asked.get("details"):
                     details = {"finish_reason": last, "generated_tokens": len(tokens), "input_length": len(ids)}
                     event["details"] = {**details, "seed": None}
             yield event
-
-
-def _text(tokens: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(token["text"] for token in tokens if not token["special"])
 
 
 def _log(prob: float) -> float:

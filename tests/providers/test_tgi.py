@@ -60,7 +60,7 @@ def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[StandInTgi, Tgi
 
 
 def over(model: Tidy, **options: Any) -> Tgi:
-    server = StandInTgi(model, beginning=len(model.tokens), **options)
+    server = StandInTgi(model, beginning=len(model.tokens), loses=False, **options)
     return Tgi(URL, http_client=server.client())
 
 
@@ -493,10 +493,9 @@ async def test_a_server_without_probabilities_of_the_prompt() -> None:
         await provider.score(Context("Q", b"a"), usage=Usage())
 
 
-async def test_a_server_that_encodes_nothing_is_refused() -> None:
-    """It cuts what is too long, without a word."""
+async def test_a_server_without_a_fast_tokenizer_is_refused() -> None:
     _, provider = fake({"Q": [" a"]}, fast=False)
-    words = r"does not encode text \(/tokenize\)\. Serve a model that has a fast tokenizer"
+    words = r"does not report the positions of tokens \(/tokenize\)\. Serve a model that has a fast tokenizer"
     with pytest.raises(UnsupportedError, match=words):
         await provider.describe()
 
@@ -638,29 +637,6 @@ def test_the_stand_in_refuses_what_real_servers_refuse() -> None:
         assert server.answer("POST", "/generate", {"inputs": "Q", "parameters": wrong}).status == 500
     assert len(stand_in_tgi.VIOLATIONS) == 4
     stand_in_tgi.VIOLATIONS.clear()
-
-
-def test_the_stand_in_shows_its_tokens_as_real_servers_do() -> None:
-    server = StandInTgi(TextModel({"Q": [b"\xe4\xb8", (b"\x80", 0.5), ("", 0.5)]}), prefill=True, beginning=999)
-    asking = {"details": True, "decoder_input_details": True, "top_n_tokens": 2, "max_new_tokens": 9}
-    answer: Any = server.answer("POST", "/generate", {"inputs": "Q", "parameters": asking}).body
-    details = answer["details"]
-    assert [token["text"] for token in details["tokens"]] == ["", "一", "</s>"]
-    assert [token["special"] for token in details["tokens"]] == [False, False, True]
-    assert details["tokens"][-1]["logprob"] == pytest.approx(math.log(0.5))
-    assert (answer["generated_text"], details["finish_reason"]) == ("一", "eos_token")
-    assert [top[0]["text"] for top in details["top_tokens"]] == ["\ufffd", "\ufffd", "</s>"]
-    assert [(token["text"], token["logprob"]) for token in details["prefill"]] == [("<s>", None), ("Q", -10000)]
-    tokens: Any = server.answer("POST", "/tokenize", {"inputs": "é一"}).body
-    assert [(one["start"], one["stop"]) for one in tokens] == [(0, 0), (0, 2), (0, 2), (2, 5), (2, 5)]
-    assert [one["text"] for one in tokens] == ["", "é", "é", "一", "一"]
-    # The length is looked at before the end of sequence.
-    reasons = []
-    for limit in (2, 3, 4):
-        body = {"inputs": "Q", "parameters": {**asking, "max_new_tokens": limit}}
-        answer = server.answer("POST", "/generate", body).body
-        reasons.append((len(answer["details"]["tokens"]), answer["details"]["finish_reason"]))
-    assert reasons == [(2, "length"), (3, "length"), (3, "eos_token")]
 
 
 # Answers that are wrong.
@@ -871,7 +847,7 @@ async def test_questions_whose_streams_break(
     model: Tidy, inquiry: tuple[bytes, bytes, list[Question]], faults: list[Break]
 ) -> None:
     prompt, text, questions = inquiry
-    server = StandInTgi(model, beginning=len(model.tokens))
+    server = StandInTgi(model, beginning=len(model.tokens), loses=False)
     expected = await ask(Tgi(URL, http_client=server.client()), prompt.decode(), text, *questions)
     breaking = Breaking(server.handle, *faults)
     with pytest.MonkeyPatch.context() as patch:

@@ -75,6 +75,18 @@ async def test_a_special_token_before_a_character_of_four_tokens() -> None:
     assert [token.data for token in proposal.tokens] == ["😀".encode()]
 
 
+async def test_a_token_that_spells_what_stands_between_texts_with_its_neighbours() -> None:
+    """Tokens are decoded together, with `a é a` between each two, which `a`, this token and `a` make, too."""
+    said = " é ".encode()
+    model = TableModel([b"", said, *(bytes([byte]) for byte in range(256))], None, end_ids=(0,))
+    chances = {ord("x") + 2: 0.5, 1: 0.3, ord("a") + 2: 0.2}
+    model.next = lambda ids: [chances.get(n, 0.0) for n in range(258)]
+    provider = Vllm(URL, http_client=FakeVllm(model).client())
+    [one] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=3, usage=Usage())
+    assert one is not None
+    assert [token.data for token in one.tokens[0].alternatives] == [said, b"a"]
+
+
 # What goes over the wire.
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -95,7 +95,7 @@ class ModelServer:
             else:
                 return
 
-    def run(self, fields: Mapping[str, object]) -> Iterator[Any]:
+    def run(self, fields: Mapping[str, object]) -> Generator[Any]:
         """The generations of one request, one token each."""
         with self._lock:
             self._ids, self.active = self._ids + 1, 1
@@ -166,7 +166,7 @@ class Router:
                 return self._generate(body["inputs"], body.get("parameters") or {})
         return None
 
-    def events(self, body: Any) -> Iterator[dict[str, Any]]:
+    def events(self, body: Any) -> Generator[dict[str, Any]]:
         """The events of `/generate_stream`."""
         text, asked = body["inputs"], body.get("parameters") or {}
         try:
@@ -193,9 +193,8 @@ class Router:
         limits = {"max_best_of": MAX_BEST, "max_stop_sequences": MAX_STOP, "max_input_tokens": MAX_INPUT}
         limits |= {"max_total_tokens": MAX_TOTAL, "max_concurrent_requests": 128, "max_client_batch_size": 4}
         router = {"validation_workers": 1, "router": "text-generation-router", "version": "3.3.6-dev0", "sha": None}
-        return {"model_id": self._name, "model_sha": None, "model_pipeline_tag": None, "docker_label": None} | (
-            limits | router
-        )
+        model = {"model_id": self._name, "model_sha": None, "model_pipeline_tag": None, "docker_label": None}
+        return {**model, **limits, **router}
 
     def _spans(self, text: str, *, special: bool) -> list[dict[str, object]]:
         """Tokens with their places in bytes; the library in Python counts characters."""
@@ -275,19 +274,10 @@ class Router:
         return str(schemas.build_regex_from_schema(json.dumps(grammar["value"])))
 
     def _generate(self, text: str, asked: Mapping[str, Any]) -> dict[str, object]:
-        fields, _ = self._validated(text, asked)
         count = asked.get("best_of") or 1
         if count > MAX_BEST:
             raise invalid(f"`best_of` must be > 0 and <= {MAX_BEST}. Given: {count}")
-        runs = []
-        for _ in range(count):
-            fields["parameters"] = (
-                {**fields["parameters"], "seed": random.getrandbits(63)}
-                if count > 1
-                # type: ignore[dict-item]
-                else (fields["parameters"])
-            )
-            runs.append(list(self._shard.run(fields)))
+        runs = [list(self._shard.run(self._validated(text, asked)[0])) for _ in range(count)]
         runs.sort(key=lambda run: -sum(one.tokens.logprobs[0] for one in run) / len(run))
         best, *others = runs
         answer: dict[str, object] = {"generated_text": self._whole(text, asked, best[-1].generated_text)}
@@ -359,12 +349,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _stream(self, events: Iterator[dict[str, Any]]) -> None:
+    def _stream(self, events: Generator[dict[str, Any]]) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        with closing(events):  # type: ignore[type-var]
+        with closing(events):
             try:
                 for event in events:
                     readable, _, _ = select.select([self.connection], [], [], 0)

@@ -14,26 +14,26 @@ from support.served import START_SECONDS, Served, python_of, serving
 
 FRONT = Path(__file__).parent / "front.py"
 
-#: All that TGI sees of the environment, beside PATH. Nothing is fetched.
-SETTINGS = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TRANSFORMERS_OFFLINE": "1"}
+#: All that TGI sees of the environment, beside PATH. Nothing is fetched, or written into the checkout.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRANSFORMERS_OFFLINE": "1"}
+SETTINGS |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def serve(
-    environment: Path, source: Path, names: Sequence[str], *, models: Path = MODELS, without: Sequence[str] = ()
+    environment: Path, source: Path, names: Sequence[str], models: Path = MODELS
 ) -> AbstractContextManager[dict[str, Served]]:
-    """Serve models while the block lasts.
+    """Serve models while the block lasts; they score prompts.
 
     Args:
         environment: the folder with TGI's requirements.
         source: a checkout of TGI's source, tag v3.3.6 or later.
         names: folders in `models`; also their ids on the servers.
         models: holds the models.
-        without: the models whose servers do not score prompts.
     """
 
     def start(name: str) -> Served:
         command = [python_of(environment, "TGI", "test-tgi"), str(FRONT), str((models / name).resolve())]
-        scores = [] if name in without else ["--enable-prefill-logprobs"]
-        return Served(name, [*command, "--source", str(source.resolve()), *scores], SETTINGS)
+        options = ["--source", str(source.resolve()), "--enable-prefill-logprobs"]
+        return Served(name, [*command, *options], SETTINGS)
 
     return serving(start, names, START_SECONDS)

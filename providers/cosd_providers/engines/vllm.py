@@ -322,7 +322,7 @@ class VllmClient(TokenIdsClient):
         ids, text = self.facts.between
         joined = await self.decode([*ids, *ids, *(n for run in runs for n in (*run, *ids))])
         found = joined.split(text)
-        if len(found) == len(runs) + 3:
+        if len(found) == len(runs) + 3 == len(re.findall(f"(?={re.escape(text)})", joined)) + 1:  # none overlap
             return [one.removesuffix(found[1]) for one in found[2:-1]]  # some decoders put a space before a text
         if len(runs) > _FEW:
             parts = [runs[at : at + _FEW] for at in range(0, len(runs), _FEW)]
