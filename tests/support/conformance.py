@@ -50,7 +50,7 @@ PROMPTS = [
     ("facts", ACCENT),
     *(("reciter", prompt) for prompt in (*recitals.CERTAIN, recitals.UNSURE_PROMPT)),
 ]
-TOLERANCE = 5e-3
+TOLERANCE = 1e-2
 """Of a probability: servers give slightly other ones for the same position, by how it came into a batch or a cache."""
 
 
