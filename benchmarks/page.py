@@ -50,7 +50,7 @@ _DETAILS = (
     "Held after many answers",
     "The automaton",
 )
-"""How the titles of the tables of `benchmarks/results/details.md` begin."""
+"""The beginnings of the titles of the tables in `benchmarks/results/details.md`."""
 
 _PAGE = """# What a fusion costs
 

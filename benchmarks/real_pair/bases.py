@@ -49,7 +49,7 @@ class Base:
 
 
 def _installed(model: str) -> Path:
-    """What a script of the tests prints, which fetches a model."""
+    """The path that a script of the tests prints after it has fetched a model."""
     install = Path(__file__).parents[2] / "tests" / model / "install.py"
     done = subprocess.run([sys.executable, str(install)], check=True, stdout=subprocess.PIPE)
     return Path(done.stdout.decode().strip())

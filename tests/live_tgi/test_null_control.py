@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def alone(plain: Plain, prompt: str, limit: int) -> str:
-    """What the model writes without this library."""
+    """The text that the model writes without this library."""
     return b"".join(raw.data for raw in merged(plain.after(prompt, limit))).decode()
 
 

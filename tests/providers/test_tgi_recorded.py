@@ -26,7 +26,7 @@ def nothing_breaks_the_document() -> Iterator[None]:
 
 
 class Recorded:
-    """What a model said after the ids of all its answers, without its beginning of sequence."""
+    """A model's continuations, by the ids before them, without its beginning of sequence."""
 
     def __init__(self, name: str) -> None:
         folder = MODELS / name

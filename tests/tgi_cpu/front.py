@@ -136,7 +136,7 @@ class ModelServer:
 
 
 class Router:
-    """What the router does: validation, encoding, templates, and the shape of answers."""
+    """The router's work: validation, encoding, templates, and the shape of answers."""
 
     def __init__(self, model: Path, shard: ModelServer, *, prefill: bool) -> None:
         self._shard, self._prefill, self._name = shard, prefill, model.name
