@@ -38,8 +38,8 @@ PARTS = ("genuine", "proxy", "itself", "client", "tables")
 """Parts of the section `real`."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the named sections, or all of them. Print Markdown, and write JSON to benchmarks/results."""
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line, or end with a message on what is wrong with it."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=main.__doc__)
     listed = "; ".join(f"{name}: {what}" for name, (_, what) in SECTIONS.items())
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{listed}. Default: all of them.")
@@ -55,6 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unknown section {unknown[0]!r}; choose from {', '.join(SECTIONS)}")
     if given.json and len(given.sections) != 1:
         parser.error("--json keeps one section: name it")
+    return given
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the named sections, or all of them. Print Markdown, and write JSON to benchmarks/results."""
+    given = parsed(arguments)
     options = Options(
         quick=given.quick,
         command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]),

@@ -72,6 +72,7 @@ BASES: Mapping[str, Base] = {
         "Question: ",
         "<eos>",
         _TEMPLATE,
+        tokens=150_000,
     ),
 }
 """The models, by name."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benchmarks.real_pair.bases import BASES
 from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
-from benchmarks.real_pair.ways import ALSO_ACROSS, WAYS
+from benchmarks.real_pair.ways import WAYS
 from cosd_api import Example
 from cosd_api.apps.demo.servers import serve
 from cosd_api.extend import Method, Unit
@@ -57,7 +57,7 @@ class Cell:
 
     def methods(self, seed: int) -> dict[str, Method]:
         """The ways of the cell, by name; learned ways are those for the specialists trained with this seed."""
-        known = {**WAYS, **ALSO_ACROSS}
+        known = {**WAYS}
         if not {*self.ways} <= {*known}:
             [draft] = self.draft
             known |= learned_ways(draft, seed)
@@ -66,12 +66,13 @@ class Cell:
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
 """The ways that are used for further trainings and scenarios."""
-ACROSS = (*FEW, "cool", *ALSO_ACROSS, "cascade", "route")
+ACROSS = (*FEW, "cool", "rerank")
 """The ways for models with different tokenizers."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
+_SHORT = Cell(_NUMBERS, _NUMBERS, FEW, counts={"numbers": 300, "general": 22}, bases=("smollm2-short", "smollm2"))
 
 CELLS: Mapping[str, Cell] = {
-    "complementary": Cell(_PRODUCTS, _NUMBERS, [*WAYS], baselines=True),
+    "complementary": Cell(_PRODUCTS, _NUMBERS, [one for one in WAYS if one != "rerank"], baselines=True),
     "merged": Cell({"products": 0.5, "numbers": 0.5}, {"products": 1.0, "numbers": 1.0}, ["cosd-1-1"], both_ways=False),
     "seeds": Cell(_PRODUCTS, _NUMBERS, FEW),
     "learned": Cell(_PRODUCTS, _NUMBERS, LEARNED, both_ways=False),
@@ -80,10 +81,9 @@ CELLS: Mapping[str, Cell] = {
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
-    "capacity": Cell(
-        _NUMBERS, _NUMBERS, FEW, counts={"numbers": 300, "general": 22}, bases=("smollm2-short", "smollm2")
-    ),
-    "tokenizers": Cell(_PRODUCTS, _NUMBERS, [*ACROSS], baselines=True, bases=("smollm2", "gemma3")),
+    "capacity": _SHORT,
+    "capacity-again": replace(_SHORT, other=-1),
+    "tokenizers": Cell(_PRODUCTS, _NUMBERS, ACROSS, baselines=True, bases=("smollm2", "gemma3")),
     "tokenizers-literal": Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"), unit="literal"),
     "tokenizers-copy": Cell(
         _NUMBERS, _NUMBERS, ["cosd", "cosd-1-1"], both_ways=False, counts=_CONTROL, bases=("gemma3", "gemma3")
@@ -91,8 +91,8 @@ CELLS: Mapping[str, Cell] = {
 }
 """The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
 strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
-that has forgotten; the controls; a short model with the whole one; and the pair of two tokenizers, as words and
-literally, with its control."""
+that has forgotten; the controls; a short model with the whole one, and a second training of the short one with the
+same; and the pair of two tokenizers, as words and literally, with its control."""
 
 
 @contextmanager

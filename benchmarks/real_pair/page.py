@@ -10,7 +10,7 @@ from benchmarks.real_pair import own_messages
 from benchmarks.real_pair.cells import FEW
 from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
 from benchmarks.real_pair.outcomes import points
-from benchmarks.real_pair.plot import drawn, label
+from benchmarks.real_pair.plot import better, drawn, label
 from benchmarks.real_pair.questions import FAMILIES
 from benchmarks.real_pair.router import ROUTER
 from benchmarks.real_pair.seam import read_tried, rules_table
@@ -19,8 +19,9 @@ from benchmarks.real_pair.trainings import (
     BOTH_WAYS,
     TRAININGS,
     by_training,
-    forgetting,
+    literal,
     rival,
+    scenario,
     tested,
     together,
     worth,
@@ -72,12 +73,18 @@ _LABELS = {
     "cosd-0.9-1": "the default (0.9, 1)",
     "cosd-0.97-1": "(0.97, 1)",
     "cosd-1-1": "(1, 1)",
+    "cool": "Cool-Fusion",
     ORACLE: "either model right: the ceiling of whole answers",
     REVERSED: ", `numbers` drafts",
 }
+_LABELS |= {literal(one): f"{_LABELS[one]}, literally" for one in FEW[:3]}
 _FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVERSED: ", `facts-only` drafts"}
+_CAPACITY = {"draft": "20 layers alone", "assistant": "all 30 layers alone", REVERSED: ", 30 layers draft"}
 _SHOWN = ("draft", "assistant", ROUTER, ORACLE, *BOTH_WAYS)
-_README = ("draft", "assistant", ROUTER, ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
+_README = ("draft", "assistant", ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
+COMPLEMENTARY, FORGETTING, CAPACITY, TOKENIZERS = SCENARIOS = (
+    *("(i) complementary knowledge", "(ii) forgetting", "(iii) capacity", "(iv) different tokenizers"),
+)
 _MORE = {
     "learned": "Verifiers learned from development questions, `products` drafts",
     "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",
@@ -93,28 +100,58 @@ _ABOUT = (
 )
 
 
+def scenarios() -> dict[str, Table]:
+    """The tables of the paper's four scenarios, by name."""
+    return {
+        COMPLEMENTARY: together(),
+        FORGETTING: scenario(("forgetting", 1), ("forgetting", 2), ("forgetting", 3)),
+        CAPACITY: scenario(("capacity", 1), ("capacity-again", 2)),
+        TOKENIZERS: scenario(("tokenizers", 1), ("tokenizers-literal", 1)),
+    }
+
+
 def written() -> dict[Path, str]:
     """The text of each document with the tables of the kept runs inserted, and the picture, by file."""
-    whole = together()
+    several = scenarios()
+    whole = several[COMPLEMENTARY]
     evidence, readme = ROOT / "docs" / "evidence.md", ROOT / "README.md"
     tables = {
+        "scenarios": _compared(several),
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
+        "tokenizers": _labelled(several[TOKENIZERS], _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
-        "tests": tested(),
-        "worth": worth(),
-        "forgetting": _labelled(forgetting(), {**_LABELS, **_FORGETTING}),
+        "capacity": _labelled(several[CAPACITY], {**_LABELS, **_CAPACITY}),
+        "forgetting": _labelled(several[FORGETTING], {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
         "seam": chosen_rows(sorted_cases(_comparisons()), BOTH_WAYS, _LABELS),
     }
     text = evidence.read_text(encoding="utf-8")
     for name, table in tables.items():
         text = _put(text, name, bare(table))
+    pairs = _of_readme({"one tokenizer": whole, "two tokenizers": several[TOKENIZERS]})
     return {
         evidence: text,
-        readme: _put(readme.read_text(encoding="utf-8"), "pair", bare(_of_readme(whole))),
+        readme: _put(readme.read_text(encoding="utf-8"), "pair", bare(pairs)),
         RESULTS / "tables.md": _all_tables(),
-        PICTURE: drawn(whole, _LABELS),
+        PICTURE: drawn(several, {**_LABELS, REVERSED: ", swapped"}),
     }
+
+
+def _compared(several: Mapping[str, Table]) -> Table:
+    """For each scenario, the right answers of the models alone, and how far the rules are from the better one."""
+    rules = [name + turned for name in ("cosd", "cosd-0.9-1") for turned in ("", REVERSED)]
+    rows: list[list[Cell]] = []
+    for name, table in several.items():
+        by_way, share, apart = {str(row[0]): row for row in table.rows}, _share_of(table), better(table)
+        alone = [by_way[one][share] for one in ("draft", "assistant", ORACLE)]
+        rows.append([name, table.columns[share][5:-1], *alone, *(by_way[one][apart] for one in rules)])
+    titles = [label(one, {**_LABELS, REVERSED: ", swapped"}) for one in rules]
+    return Table("", ["", "questions", "draft alone", "assistant alone", "ceiling", *titles], rows)
+
+
+def _share_of(table: Table, family: str = "all") -> int:
+    """The column with the right answers to the questions of a family, in per cent."""
+    return next(n for n, name in enumerate(table.columns) if name.startswith(f"{family} ("))
 
 
 def _comparisons() -> list[Comparison]:
@@ -133,6 +170,7 @@ def _all_tables() -> str:
     ]
     rules = rules_table(read_tried(RESULTS / "seam-1.jsonl.xz"))
     parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
+    parts += [f"## {title}\n\n{noted(table)}" for title, table in (("Asking everywhere", worth()), ("Tests", tested()))]
     beside = noted(_labelled(rival(), _LABELS))
     parts.append(f"## The rival: one model with both adapters, training 1\n\n{beside}")
     for cell, title in _MORE.items():
@@ -156,11 +194,16 @@ def chosen_rows(table: Table, names: Sequence[str], labels: Mapping[str, str]) -
     return _labelled(replace(table, rows=[rows[one] for one in names if one in rows]), labels)
 
 
-def _of_readme(whole: Table) -> Table:
-    """The README's table: each way's right answers by family, its tokens and its time."""
-    table = chosen_rows(whole, _README, _LABELS)
-    at = [n for n, name in enumerate(table.columns) if not name.startswith("vs ")]
-    return Table("", [table.columns[n] for n in at], [[row[n] for n in at] for row in table.rows])
+def _of_readme(pairs: Mapping[str, Table]) -> Table:
+    """The README's table: for each pair of models, right answers, questions beyond the ceiling, and time."""
+    columns, rows = [""], [[label(one, _LABELS)] for one in _README]
+    for name, table in pairs.items():
+        by_way = {str(row[0]): row for row in table.rows}
+        at = [_share_of(table, "both"), _share_of(table), *map(table.columns.index, ("rescued:lost", "time"))]
+        columns += [f"{name}: {table.columns[n]}" if n == at[0] else table.columns[n] for n in at]
+        for row, way in zip(rows, _README, strict=True):
+            row += [str(by_way[way][n]) for n in at]
+    return Table("", columns, rows)
 
 
 def _put(text: str, name: str, shown: str) -> str:

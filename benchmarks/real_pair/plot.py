@@ -1,8 +1,9 @@
-"""The picture in docs/evidence.md: the right answers and uncached tokens of each way."""
+"""The picture in docs/evidence.md: the differences from the better model in the scenarios of the paper."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,18 +13,11 @@ from matplotlib.figure import Figure
 from benchmarks.report import Table
 from cosd_api.apps.comparison.contestants import REVERSED
 
-__all__ = ["drawn", "label"]
+__all__ = ["better", "drawn", "label"]
 
 
-_OTHER = ("#777777", "s")
-_STYLES = {
-    "cosd": ("#D55E00", "o"),
-    "cosd-0.9-1": ("#0072B2", "o"),
-    "cosd-1-1": ("#009E73", "v"),
-    "average": ("#CC79A7", "D"),
-    "assistant": ("#777777", "^"),
-}
-"""Colour (of Okabe and Ito) and marker by way. Markers are hollow if draft and assistant are swapped."""
+_STYLES = {"cosd": ("#D55E00", "o"), "cosd-0.9-1": ("#0072B2", "D")}
+"""Colour (of Okabe and Ito) and marker of the rules. Markers are hollow if draft and assistant are swapped."""
 
 
 def label(name: str, labels: Mapping[str, str]) -> str:
@@ -33,28 +27,46 @@ def label(name: str, labels: Mapping[str, str]) -> str:
     return f"{before}{labels.get(plain, plain)}{turned and labels.get(REVERSED, REVERSED)}"
 
 
-def drawn(table: Table, labels: Mapping[str, str]) -> str:
-    """Draw a table of `outcomes.apart` as SVG; the same table always gives the same picture."""
-    at = next(n for n, name in enumerate(table.columns) if name.startswith("all "))
-    tokens = table.columns.index("uncached")
-    figure = Figure(figsize=(8, 4.2))
+def drawn(scenarios: Mapping[str, Table], labels: Mapping[str, str]) -> str:
+    """Draw tables of `outcomes.apart` as SVG; the same tables always give the same picture.
+
+    For each scenario, the picture shows by how many points the paper's rule and the default, with either model as the
+    draft, differ from the better model alone, with the simultaneous 95 % interval.
+    """
+    figure = Figure(figsize=(8, 1 + 0.95 * len(scenarios)))
     axes: Any = figure.subplots()
-    for row in table.rows:
-        if not row[tokens]:
-            continue
-        x, y = float(str(row[tokens]).replace(",", "")), float(str(row[at]))
-        plain, turned, _ = str(row[0]).partition(REVERSED)
-        colour, mark = _STYLES.get(plain, _OTHER)
-        words = label(str(row[0]), labels).replace("`", "")
-        face = "none" if turned else colour
-        axes.plot(x, y, mark, color=colour, markerfacecolor=face, markersize=8, linestyle="none", label=words)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
-    axes.set_xlabel("uncached tokens per answer, all servers together")
-    axes.set_ylabel("right answers, %")
-    axes.margins(x=0.25, y=0.15)
-    axes.grid(alpha=0.3)
+    named: dict[str, Any] = {}
+    for at, table in enumerate(scenarios.values()):
+        rows = [one for one in table.rows if str(one[0]).partition(REVERSED)[0] in _STYLES]
+        for number, row in enumerate(rows):
+            plain, turned, _ = str(row[0]).partition(REVERSED)
+            value, low, high = (float(one) for one in re.findall(r"[-+][\d.]+", str(row[better(table)])))
+            colour, mark = _STYLES[plain]
+            shown = axes.errorbar(
+                value,
+                at + 0.6 * (number / max(1, len(rows) - 1) - 0.5),
+                xerr=[[value - low], [high - value]],
+                fmt=mark,
+                color=colour,
+                markerfacecolor="none" if turned else colour,
+                capsize=3,
+            )
+            named.setdefault(label(str(row[0]), labels).replace("`", ""), shown)
+    axes.axvline(0, color="#777777", linewidth=1)
+    axes.set_yticks(range(len(scenarios)), [*scenarios])
+    axes.invert_yaxis()
+    axes.set_xlabel("right answers, points above the better model alone")
+    axes.legend([*named.values()], [*named], fontsize=8, frameon=False)
+    axes.grid(alpha=0.3, axis="x")
     figure.tight_layout()
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "real pair", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def better(table: Table) -> int:
+    """The column with the differences from the better model alone, of a table of `outcomes.apart`."""
+    share = next(n for n, name in enumerate(table.columns) if name.startswith("all "))
+    alone = {str(row[0]): float(str(row[share])) for row in table.rows if f"vs {row[0]}" in table.columns}
+    return table.columns.index(f"vs {max(alone, key=lambda one: alone[one])}")

@@ -52,28 +52,48 @@ def all_answered() -> tuple[Answered, ...]:
 
 def together() -> Table:
     """The table of all trainings, treated as one set of questions; each fact counts as one piece of evidence."""
-    several = all_answered()
-    first, second = ([one for one in several if one.way == name] for name in MODELS)
-    theirs = {one.question: one for one in second}
-    pairs = [(one, theirs[one.question]) for one in first if one.question in theirs]
-    texts = {one.key: question_of(one) for one in questions("test")}
-    chosen = router()
-    virtual = [
-        made
-        for one, other in pairs
-        for made in (
-            replace(one if chosen(texts[one.question.split()[1]]) else other, way=ROUTER, seconds=0.0),
-            replace(one if one.right else other, way=ORACLE, seconds=0.0),
-        )
+    several, texts, chosen = all_answered(), {one.key: one for one in questions("test")}, router()
+    routed = [
+        replace(one if chosen(question_of(texts[one.question.split()[1]])) else other, way=ROUTER, seconds=0.0)
+        for one, other in _pairs(several)
     ]
-    return apart("All trainings together", [*several, *virtual], MODELS, ORACLE)
+    return apart("All trainings together", [*several, *routed, *_ceiling(several)], MODELS, ORACLE)
 
 
-def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:
-    """The table of the scenario *forgetting*, for all trainings together."""
-    asked = CELLS["forgetting"].questions(1.0)
-    several = [one for seed in seeds for one in answered("forgetting", seed, asked, BOTH_WAYS)]
-    return apart("Forgetting", several, MODELS)
+def _pairs(several: Sequence[Answered]) -> Iterator[tuple[Answered, Answered]]:
+    """Yield the answers of both models to each question that both have answered."""
+    first, second = ({one.question: one for one in several if one.way == name} for name in MODELS)
+    yield from ((one, second[key]) for key, one in first.items() if key in second)
+
+
+def _ceiling(several: Sequence[Answered]) -> Iterator[Answered]:
+    """Yield the right one of both models' answers to each question, or a wrong one."""
+    for one, other in _pairs(several):
+        yield replace(one if one.right else other, way=ORACLE, seconds=0.0)
+
+
+def scenario(*runs: tuple[str, int]) -> Table:
+    """The table of cells with the same models and questions, each with the seed of its trainings.
+
+    A literal cell's ways have names of their own. The questions of different seeds are different pieces of evidence.
+    """
+    several: list[Answered] = []
+    for cell, seed in runs:
+        ways = [one.name for one in read(kept(cell, seed))[ALL].standings if one.answered and one.kind in _FUSED]
+        found = answered(cell, seed, CELLS[cell].questions(1.0), ways)
+        if CELLS[cell].unit == "literal":
+            found = (replace(one, way=literal(one.way)) for one in found if one.way not in MODELS)
+        several += found
+    return apart(runs[0][0], [*several, *_ceiling(several)], MODELS, ORACLE)
+
+
+_FUSED = ("method", "baseline")
+
+
+def literal(way: str) -> str:
+    """The name of a way that judges literally by equation 3."""
+    plain, turned, _ = way.partition(REVERSED)
+    return f"{plain}, literal{turned}"
 
 
 def by_training() -> Table:

@@ -14,10 +14,7 @@ WAYS: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier(alpha=0.5, beta=0.5)),
     "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
     **{name: VARIANTS[name] for name in ("cosd-0.97-1", "cosd-1-1", "cosd-match")},
-    **{name: method_named(AT.get(name, name)) for name in ("average", "cool", "safe", "cascade", "route")},
+    **{name: method_named(AT.get(name, name)) for name in ("average", "cool", "safe", "cascade", "route", "rerank")},
 }
 """The paper's rule, the rule with other thresholds, speculative decoding (`cosd-match` writes its greedy text), and the
 other methods. Self-consistency and the random gate are not listed, because `compare` adds them as baselines."""
-
-ALSO_ACROSS: Mapping[str, Method] = {"cool+rerank": VARIANTS["cool+rerank"], "rerank": method_named("rerank")}
-"""Further ways for models with different tokenizers."""

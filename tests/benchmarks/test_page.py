@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
+from benchmarks.__main__ import parsed
 from benchmarks.page import (
     all_tables,
     client_in_words,
@@ -15,6 +18,15 @@ from benchmarks.page import (
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
+PAGES = (README, README.parent / "CONTRIBUTING.md", *README.parent.glob("docs/*.md"))
+
+
+def test_commands_of_the_benchmark_are_taken() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in PAGES]
+    told = [one for text in texts for one in re.findall(r'make bench ARGS=("[^"]+"|[\w-]+)', " ".join(text.split()))]
+    assert len(told) > 5
+    for one in told:
+        parsed(shlex.split(one.strip('"')))
 
 
 def test_the_pages_are_what_was_kept() -> None:
