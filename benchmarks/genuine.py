@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -194,8 +194,10 @@ class _Bench:
 
     async def _post(self, url: str, **body: Any) -> Any:
         greedy = {"temperature": 0, "samplers": ["temperature"], "cache_prompt": True}
-        answer = await self.client.post(f"{url}/completion", json=greedy | body)
-        return answer.raise_for_status().json()
+        while True:
+            with suppress(httpx.RemoteProtocolError):  # a delayed server has just closed the connection
+                answer = await self.client.post(f"{url}/completion", json=greedy | body)
+                return answer.raise_for_status().json()
 
 
 def _needed(name: str, wanted: Sequence[Case]) -> bool:
