@@ -21,6 +21,7 @@ from benchmarks.real_pair.trainings import (
     by_training,
     literal,
     rival,
+    same_questions,
     scenario,
     tested,
     together,
@@ -119,6 +120,7 @@ def written() -> dict[Path, str]:
         "scenarios": _compared(several),
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
         "tokenizers": _labelled(several[TOKENIZERS], _LABELS),
+        "same": chosen_rows(same_questions(), _README, _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "capacity": _labelled(several[CAPACITY], {**_LABELS, **_CAPACITY}),
         "forgetting": _labelled(several[FORGETTING], {**_LABELS, **_FORGETTING}),
@@ -202,7 +204,7 @@ def _of_readme(pairs: Mapping[str, Table]) -> Table:
         at = [_share_of(table, "both"), _share_of(table), *map(table.columns.index, ("rescued:lost", "time"))]
         columns += [f"{name}: {table.columns[n]}" if n == at[0] else table.columns[n] for n in at]
         for row, way in zip(rows, _README, strict=True):
-            row += [str(by_way[way][n]) for n in at]
+            row += [str(by_way[way][n]) if way in by_way else "" for n in at]  # `average` needs one tokenizer
     return Table("", columns, rows)
 
 

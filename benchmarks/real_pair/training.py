@@ -235,7 +235,9 @@ def main() -> None:
     parser.add_argument("specialist", nargs="+", choices=[*MIXTURES])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--base", choices=[*BASES], default="smollm2")
-    parser.add_argument("--tokens", type=int, help="default: that of the base, 300,000, 60,000 (short) or 150,000 (Gemma)")
+    parser.add_argument(
+        "--tokens", type=int, help="default: 300,000, or what the base says"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     for one in given.specialist:

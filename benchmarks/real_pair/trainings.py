@@ -90,6 +90,14 @@ def scenario(*runs: tuple[str, int]) -> Table:
 _FUSED = ("method", "baseline")
 
 
+def same_questions(cell: str = "tokenizers", seed: int = 1) -> Table:
+    """The table of the first training's pair of one tokenizer, on the questions that another cell has answered."""
+    asked = questions("test")
+    keys = {one.question for one in answered(cell, seed, asked, ())}
+    several = [one for one in answered(TRAININGS[seed], seed, asked, BOTH_WAYS) if one.question in keys]
+    return apart("The same questions", [*several, *_ceiling(several)], MODELS, ORACLE)
+
+
 def literal(way: str) -> str:
     """The name of a way that judges literally by equation 3."""
     plain, turned, _ = way.partition(REVERSED)

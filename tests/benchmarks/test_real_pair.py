@@ -19,7 +19,7 @@ from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, re
 from benchmarks.real_pair.learned import LEARNED
 from benchmarks.real_pair.outcomes import Answered, apart, lower_bound
 from benchmarks.real_pair.page import written
-from benchmarks.real_pair.plot import drawn, label
+from benchmarks.real_pair.plot import better, drawn, label
 from benchmarks.real_pair.questions import (
     COUNTS,
     FAMILIES,
@@ -37,10 +37,10 @@ from benchmarks.real_pair.questions import (
 from benchmarks.real_pair.router import router
 from benchmarks.real_pair.seam import RULES, Listed, SeamRule
 from benchmarks.real_pair.spoilt import kind_of
-from benchmarks.real_pair.trainings import swapped
+from benchmarks.real_pair.trainings import literal, scenario, swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
 from cosd_api import CoSD, RuleVerifier
-from cosd_api.apps.comparison.contestants import REVERSED
+from cosd_api.apps.comparison.contestants import ORACLE, REVERSED
 from cosd_api.apps.demo.real import QUESTIONS, real_questions, tells_all
 from toys.sample_comparison import sample_comparison
 
@@ -211,16 +211,22 @@ def test_swapped_labels_seldom_differ() -> None:
     assert 0 < swapped(several, 100) <= 0.12
 
 
-def test_the_picture_is_the_same_each_time_and_names_the_ways() -> None:
-    several = [*_answers("draft", [True, False]), *_answers("cosd, reversed", [True, True])]
-    table = apart("t", several, ("draft",))
+def test_the_picture_is_the_same_each_time_and_compares_with_the_better_model() -> None:
+    models = [*_answers("draft", [True, False, False]), *_answers("assistant", [True, True, False])]
+    table = apart("t", [*models, *_answers("cosd, reversed", [True] * 3)], ("draft", "assistant"))
+    assert table.columns[better(table)] == "vs assistant"
     labels = {"cosd": "the rule", REVERSED: ", `numbers` drafts"}
-    picture = drawn(table, labels)
-    assert picture == drawn(table, labels)
-    assert (
-        "the rule, numbers drafts" in picture
-        and label("vs draft", {"draft": "`products` alone"}) == "vs `products` alone"
-    )
+    picture = drawn({"capacity": table}, labels)
+    assert picture == drawn({"capacity": table}, labels)
+    assert "the rule, numbers drafts" in picture and "capacity" in picture
+    assert label("vs draft", {"draft": "`products` alone"}) == "vs `products` alone"
+
+
+def test_a_scenario_has_the_ceiling_and_the_literal_ways_by_name() -> None:
+    table = scenario(("copy", 1))
+    rows = {str(row[0]): row for row in table.rows}
+    assert {"draft", "assistant", ORACLE, "cosd-1-1"} <= {*rows} and table.columns.count("rescued:lost") == 1
+    assert literal("cosd-1-1, reversed") == "cosd-1-1, literal, reversed"
 
 
 def test_kept_results_are_read_back(tmp_path: Path) -> None:
