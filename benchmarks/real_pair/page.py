@@ -83,6 +83,7 @@ _FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVE
 _CAPACITY = {"draft": "20 layers alone", "assistant": "all 30 layers alone", REVERSED: ", 30 layers draft"}
 _SHOWN = ("draft", "assistant", ROUTER, ORACLE, *BOTH_WAYS)
 _README = ("draft", "assistant", ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
+_TWO = ("draft", "assistant", ORACLE, *BOTH_WAYS[:4], literal("cosd-0.9-1"), "cool", "rerank", "random gate")
 COMPLEMENTARY, FORGETTING, CAPACITY, TOKENIZERS = SCENARIOS = (
     *("(i) complementary knowledge", "(ii) forgetting", "(iii) capacity", "(iv) different tokenizers"),
 )
@@ -119,11 +120,11 @@ def written() -> dict[Path, str]:
     tables = {
         "scenarios": _compared(several),
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
-        "tokenizers": _labelled(several[TOKENIZERS], _LABELS),
+        "tokenizers": chosen_rows(several[TOKENIZERS], _TWO, _LABELS),
         "same": chosen_rows(same_questions(), _README, _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
-        "capacity": _labelled(several[CAPACITY], {**_LABELS, **_CAPACITY}),
-        "forgetting": _labelled(several[FORGETTING], {**_LABELS, **_FORGETTING}),
+        "capacity": chosen_rows(several[CAPACITY], _TWO, {**_LABELS, **_CAPACITY}),
+        "forgetting": chosen_rows(several[FORGETTING], _TWO, {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
         "seam": chosen_rows(sorted_cases(_comparisons()), BOTH_WAYS, _LABELS),
     }
@@ -134,7 +135,7 @@ def written() -> dict[Path, str]:
     return {
         evidence: text,
         readme: _put(readme.read_text(encoding="utf-8"), "pair", bare(pairs)),
-        RESULTS / "tables.md": _all_tables(),
+        RESULTS / "tables.md": _all_tables(several),
         PICTURE: drawn(several, {**_LABELS, REVERSED: ", swapped"}),
     }
 
@@ -160,7 +161,7 @@ def _comparisons() -> list[Comparison]:
     return [read(kept(cell, seed))[ALL] for seed, cell in TRAININGS.items()]
 
 
-def _all_tables() -> str:
+def _all_tables(several: Mapping[str, Table]) -> str:
     """The page of all tables: every way for the first training, the answers that ways spoil, and the further cells."""
     first = families("complementary", 1)
     spoilt = sorted_cases(_comparisons())
@@ -174,6 +175,9 @@ def _all_tables() -> str:
     parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
     parts += [f"## {title}\n\n{noted(table)}" for title, table in (("Asking everywhere", worth()), ("Tests", tested()))]
     beside = noted(_labelled(rival(), _LABELS))
+    labels = {FORGETTING: _FORGETTING, CAPACITY: _CAPACITY, TOKENIZERS: {}}
+    for name, added in labels.items():
+        parts.append(f"## Every way, {name}\n\n{noted(_labelled(several[name], {**_LABELS, **added}))}")
     parts.append(f"## The rival: one model with both adapters, training 1\n\n{beside}")
     for cell, title in _MORE.items():
         if kept(cell, 1).exists():
