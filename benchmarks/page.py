@@ -149,7 +149,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         time_and_price=bare(time_and_price(folder)),
         floor=bare(floor),
         real="\n\n".join(noted(one) for one in real),
-        families="\n\n".join(noted(one) for one in tables("families", folder)),
+        families="\n\n".join(map(_of_families, tables("families", folder))),
         carriers=noted(carriers),
         starved=noted(starved),
     )
@@ -171,6 +171,11 @@ def with_costs(text: str, folder: Path = RESULTS) -> str:
 
 def _put(text: str, name: str, shown: str) -> str:
     return between(text, name, shown, "make bench ARGS=--page")
+
+
+def _of_families(table: Table) -> str:
+    shown = _columns(table, table.rows, but=("fusion / lockstep by single requests", "client, ms per token"))
+    return noted(Table("", shown.columns, shown.rows, table.notes))
 
 
 def _named(table: Table) -> list[dict[str, Any]]:

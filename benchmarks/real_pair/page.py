@@ -121,7 +121,7 @@ def written() -> dict[Path, str]:
         "scenarios": _compared(several),
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
         "tokenizers": chosen_rows(several[TOKENIZERS], _TWO, _LABELS),
-        "same": chosen_rows(same_questions(), _README, _LABELS),
+        "same": chosen_rows(same_questions(), _README[:4], _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "capacity": chosen_rows(several[CAPACITY], _TWO, {**_LABELS, **_CAPACITY}),
         "forgetting": chosen_rows(several[FORGETTING], _TWO, {**_LABELS, **_FORGETTING}),

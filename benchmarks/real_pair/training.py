@@ -235,9 +235,7 @@ def main() -> None:
     parser.add_argument("specialist", nargs="+", choices=[*MIXTURES])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--base", choices=[*BASES], default="smollm2")
-    parser.add_argument(
-        "--tokens", type=int, help="default: 300,000, or what the base says"
-    )
+    parser.add_argument("--tokens", type=int, help="default: 300,000, or what the base says")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     for one in given.specialist:
