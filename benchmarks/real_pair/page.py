@@ -91,6 +91,7 @@ _MORE = {
     "learned": "Verifiers learned from development questions, `products` drafts",
     "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",
     "copy": "A control: a copy of `products` assists",
+    "tokenizers-copy": "A control: a copy of Gemma's `numbers` assists",
     "with-base": "A control: SmolLM2 itself drafts, `products` assists",
     "other-seed": "A control: `products` of another training assists",
 }
