@@ -10,7 +10,7 @@ from benchmarks.report import Cell, Table
 from cosd_api.apps.comparison.journal import AnswerUsage
 from cosd_api.apps.comparison.statistics import Joint, Outcomes, PairedDifference, SignFlips, bound, squares_of
 
-__all__ = ["Answered", "apart", "lower_bound", "outcomes_of", "points", "uncached"]
+__all__ = ["Answered", "apart", "better", "lower_bound", "outcomes_of", "points", "share_of", "uncached"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,18 @@ def apart(title: str, several: Sequence[Answered], models: Sequence[str], ceilin
     compared = [*(f"vs {model}" for model in models), *(("rescued:lost", "vs ceiling") if ceiling else ())]
     columns = ["", *named, f"all ({len(keys):,})", *compared, "uncached", "time"]
     return Table(title, columns, rows)
+
+
+def share_of(table: Table, family: str = "all") -> int:
+    """The column of `apart` with the right answers to the questions of a family, in per cent."""
+    return next(n for n, name in enumerate(table.columns) if name.startswith(f"{family} ("))
+
+
+def better(table: Table) -> int:
+    """The column of `apart` with the differences from the better model alone."""
+    share = share_of(table)
+    alone = {str(row[0]): float(str(row[share])) for row in table.rows if f"vs {row[0]}" in table.columns}
+    return table.columns.index(f"vs {max(alone, key=lambda one: alone[one])}")
 
 
 def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) -> list[str]:

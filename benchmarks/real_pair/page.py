@@ -9,8 +9,8 @@ from pathlib import Path
 from benchmarks.real_pair import own_messages
 from benchmarks.real_pair.cells import FEW
 from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
-from benchmarks.real_pair.outcomes import points
-from benchmarks.real_pair.plot import better, drawn, label
+from benchmarks.real_pair.outcomes import better, points, share_of
+from benchmarks.real_pair.plot import drawn, label
 from benchmarks.real_pair.questions import FAMILIES
 from benchmarks.real_pair.router import ROUTER
 from benchmarks.real_pair.seam import read_tried, rules_table
@@ -84,9 +84,8 @@ _CAPACITY = {"draft": "20 layers alone", "assistant": "all 30 layers alone", REV
 _SHOWN = ("draft", "assistant", ROUTER, ORACLE, *BOTH_WAYS)
 _README = ("draft", "assistant", ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
 _TWO = ("draft", "assistant", ORACLE, *BOTH_WAYS[:4], literal("cosd-0.9-1"), "cool", "rerank", "random gate")
-COMPLEMENTARY, FORGETTING, CAPACITY, TOKENIZERS = SCENARIOS = (
-    *("(i) complementary knowledge", "(ii) forgetting", "(iii) capacity", "(iv) different tokenizers"),
-)
+COMPLEMENTARY, FORGETTING = "(i) complementary knowledge", "(ii) forgetting"
+CAPACITY, TOKENIZERS = "(iii) capacity", "(iv) different tokenizers"
 _MORE = {
     "learned": "Verifiers learned from development questions, `products` drafts",
     "learned-reversed": "Verifiers learned from development questions, `numbers` drafts",
@@ -146,16 +145,11 @@ def _compared(several: Mapping[str, Table]) -> Table:
     rules = [name + turned for name in ("cosd", "cosd-0.9-1") for turned in ("", REVERSED)]
     rows: list[list[Cell]] = []
     for name, table in several.items():
-        by_way, share, apart = {str(row[0]): row for row in table.rows}, _share_of(table), better(table)
+        by_way, share, apart = {str(row[0]): row for row in table.rows}, share_of(table), better(table)
         alone = [by_way[one][share] for one in ("draft", "assistant", ORACLE)]
         rows.append([name, table.columns[share][5:-1], *alone, *(by_way[one][apart] for one in rules)])
     titles = [label(one, {**_LABELS, REVERSED: ", swapped"}) for one in rules]
     return Table("", ["", "questions", "draft alone", "assistant alone", "ceiling", *titles], rows)
-
-
-def _share_of(table: Table, family: str = "all") -> int:
-    """The column with the right answers to the questions of a family, in per cent."""
-    return next(n for n, name in enumerate(table.columns) if name.startswith(f"{family} ("))
 
 
 def _comparisons() -> list[Comparison]:
@@ -206,7 +200,7 @@ def _of_readme(pairs: Mapping[str, Table]) -> Table:
     columns, rows = [""], [[label(one, _LABELS)] for one in _README]
     for name, table in pairs.items():
         by_way = {str(row[0]): row for row in table.rows}
-        at = [_share_of(table, "both"), _share_of(table), *map(table.columns.index, ("rescued:lost", "time"))]
+        at = [share_of(table, "both"), share_of(table), *map(table.columns.index, ("rescued:lost", "time"))]
         columns += [f"{name}: {table.columns[n]}" if n == at[0] else table.columns[n] for n in at]
         for row, way in zip(rows, _README, strict=True):
             row += [str(by_way[way][n]) if way in by_way else "" for n in at]  # `average` needs one tokenizer

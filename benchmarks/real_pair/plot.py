@@ -10,10 +10,11 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from benchmarks.real_pair.outcomes import better
 from benchmarks.report import Table
 from cosd_api.apps.comparison.contestants import REVERSED
 
-__all__ = ["better", "drawn", "label"]
+__all__ = ["drawn", "label"]
 
 
 _STYLES = {"cosd": ("#D55E00", "o"), "cosd-0.9-1": ("#0072B2", "D")}
@@ -63,10 +64,3 @@ def drawn(scenarios: Mapping[str, Table], labels: Mapping[str, str]) -> str:
     with mpl.rc_context({"svg.hashsalt": "real pair", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def better(table: Table) -> int:
-    """The column with the differences from the better model alone, of a table of `outcomes.apart`."""
-    share = next(n for n, name in enumerate(table.columns) if name.startswith("all "))
-    alone = {str(row[0]): float(str(row[share])) for row in table.rows if f"vs {row[0]}" in table.columns}
-    return table.columns.index(f"vs {max(alone, key=lambda one: alone[one])}")

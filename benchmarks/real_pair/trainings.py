@@ -24,6 +24,7 @@ TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
 SWAPS = 400
+_FUSED = ("method", "baseline")
 
 
 def answered(cell: str, seed: int, asked: Sequence[Example], ways: Sequence[str]) -> Iterator[Answered]:
@@ -85,9 +86,6 @@ def scenario(*runs: tuple[str, int]) -> Table:
             found = (replace(one, way=literal(one.way)) for one in found if one.way not in MODELS)
         several += found
     return apart(runs[0][0], [*several, *_ceiling(several)], MODELS, ORACLE)
-
-
-_FUSED = ("method", "baseline")
 
 
 def same_questions(cell: str = "tokenizers", seed: int = 1) -> Table:

@@ -17,9 +17,9 @@ from benchmarks.real_pair.arithmetic import KINDS, calculation, split_of
 from benchmarks.real_pair.cells import CELLS
 from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, restore_journal
 from benchmarks.real_pair.learned import LEARNED
-from benchmarks.real_pair.outcomes import Answered, apart, lower_bound
+from benchmarks.real_pair.outcomes import Answered, apart, better, lower_bound
 from benchmarks.real_pair.page import written
-from benchmarks.real_pair.plot import better, drawn, label
+from benchmarks.real_pair.plot import drawn, label
 from benchmarks.real_pair.questions import (
     COUNTS,
     FAMILIES,
