@@ -33,7 +33,7 @@ class Cell:
         ways: names of ways in `WAYS`, or of ways that were learned for the draft.
         both_ways: whether the questions are also asked with draft and assistant swapped.
         baselines: whether to include the random gate and self-consistency.
-        other: number added to the seed of the assistant's adapters.
+        seeds: the seeds of the draft's and the assistant's trainings; None for the seed that is asked for.
         counts: number of questions by family, as in `COUNTS`; empty for the questions of the scenario *forgetting*.
         bases: names of the pretrained models of the draft and the assistant.
         unit: the unit in which tokens are judged; None for the library's choice.
@@ -44,7 +44,7 @@ class Cell:
     ways: Sequence[str]
     both_ways: bool = True
     baselines: bool = False
-    other: int = 0
+    seeds: tuple[int | None, int | None] = (None, None)
     counts: Mapping[str, int] = field(default_factory=lambda: COUNTS)
     bases: tuple[str, str] = ("smollm2", "smollm2")
     unit: Unit | None = None
@@ -66,9 +66,8 @@ class Cell:
 
 FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
 """The ways that are used for further trainings and scenarios."""
-ACROSS = (*FEW, "cool", "rerank")
-"""The ways for models with different tokenizers."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
+_ACROSS = Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"))
 _SHORT = Cell(_NUMBERS, _NUMBERS, FEW, counts={"numbers": 300, "general": 22}, bases=("smollm2-short", "smollm2"))
 
 CELLS: Mapping[str, Cell] = {
@@ -80,11 +79,12 @@ CELLS: Mapping[str, Cell] = {
     "forgetting": Cell({}, {"facts-only": 1.0}, FEW, counts={}),
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
-    "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
+    "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], seeds=(1, 2), counts=_CONTROL),
     "capacity": _SHORT,
-    "capacity-again": replace(_SHORT, other=-1),
-    "tokenizers": Cell(_PRODUCTS, _NUMBERS, ACROSS, baselines=True, bases=("smollm2", "gemma3")),
-    "tokenizers-literal": Cell(_PRODUCTS, _NUMBERS, FEW[:3], bases=("smollm2", "gemma3"), unit="literal"),
+    "capacity-again": replace(_SHORT, seeds=(None, 1)),
+    "tokenizers": replace(_ACROSS, ways=(*FEW, "cool", "rerank"), baselines=True),
+    "tokenizers-literal": replace(_ACROSS, unit="literal"),
+    "tokenizers-again": replace(_ACROSS, seeds=(1, None)),
     "tokenizers-copy": Cell(
         _NUMBERS, _NUMBERS, ["cosd", "cosd-1-1"], both_ways=False, counts=_CONTROL, bases=("gemma3", "gemma3")
     ),
@@ -92,7 +92,7 @@ CELLS: Mapping[str, Cell] = {
 """The cells by name, in this order: the pair; its rival (one model with both adapters, each at half or at full
 strength); the pairs of further trainings, with fewer ways; learned verifiers; the pretrained model with a specialist
 that has forgotten; the controls; a short model with the whole one, and a second training of the short one with the
-same; and the pair of two tokenizers, as words and literally, with its control."""
+same; and the pair of two tokenizers, as words and literally, with further trainings of Gemma, and its control."""
 
 
 @contextmanager
@@ -104,8 +104,9 @@ def served(cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
     """
     with ExitStack() as stack:
         urls: list[str] = []
-        models = ((cell.draft, seed), (cell.assistant, seed + cell.other))
-        for (weights, number), base in zip(models, (BASES[one] for one in cell.bases), strict=True):
+        models = zip((cell.draft, cell.assistant), cell.seeds, (BASES[one] for one in cell.bases), strict=True)
+        for weights, own, base in models:
+            number = own or seed
             loaded = {base.adapters / f"{name}-{number}.gguf": scale for name, scale in weights.items()}
             name = "+".join(f"{one}-{number}" for one in weights) or "base"
             server = serve(base.file(), name=name, adapters=loaded, context=1024, slots=4, template=base.template)

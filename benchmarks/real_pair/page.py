@@ -13,10 +13,11 @@ from benchmarks.real_pair.outcomes import better, points, share_of
 from benchmarks.real_pair.plot import drawn, label
 from benchmarks.real_pair.questions import FAMILIES
 from benchmarks.real_pair.router import ROUTER
-from benchmarks.real_pair.seam import read_tried, rules_table
+from benchmarks.real_pair.seam import candidate_table, kept_rules, read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
 from benchmarks.real_pair.trainings import (
     BOTH_WAYS,
+    GEMMA,
     TRAININGS,
     by_training,
     literal,
@@ -107,8 +108,8 @@ def scenarios() -> dict[str, Table]:
     return {
         COMPLEMENTARY: together(),
         FORGETTING: scenario(("forgetting", 1), ("forgetting", 2), ("forgetting", 3)),
-        CAPACITY: scenario(*(one for one in (("capacity", 1), ("capacity-again", 2)) if kept(*one).exists())),
-        TOKENIZERS: scenario(("tokenizers", 1), ("tokenizers-literal", 1)),
+        CAPACITY: scenario(("capacity", 1), ("capacity-again", 2)),
+        TOKENIZERS: scenario(*((cell, seed) for seed, cell in GEMMA.items())),
     }
 
 
@@ -116,11 +117,14 @@ def written() -> dict[Path, str]:
     """The text of each document with the tables of the kept runs inserted, and the picture, by file."""
     several = scenarios()
     whole = several[COMPLEMENTARY]
+    first = scenario(("tokenizers", 1), ("tokenizers-literal", 1))
     evidence, readme = ROOT / "docs" / "evidence.md", ROOT / "README.md"
     tables = {
         "scenarios": _compared(several),
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
-        "tokenizers": chosen_rows(several[TOKENIZERS], _TWO, _LABELS),
+        "tokenizers": chosen_rows(several[TOKENIZERS], _TWO[:7], _LABELS),
+        "gemma": _labelled(by_training(GEMMA, FEW[:3]), _LABELS),
+        "ways": chosen_rows(first, _TWO, _LABELS),
         "same": chosen_rows(same_questions(), _README[:4], _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "capacity": chosen_rows(several[CAPACITY], _TWO, {**_LABELS, **_CAPACITY}),
@@ -166,9 +170,10 @@ def _all_tables(several: Mapping[str, Table]) -> str:
         f"## Every way, training 1\n\n{noted(_labelled(first, _LABELS))}",
         f"## What each way puts right and spoils, all trainings\n\n{noted(_labelled(spoilt, _LABELS))}",
     ]
-    rules = rules_table(read_tried(RESULTS / "seam-1.jsonl.xz"))
+    rules, candidate = rules_table(read_tried(kept_rules())), candidate_table(read_tried(kept_rules(test=True)))
     parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
-    parts += [f"## {title}\n\n{noted(table)}" for title, table in (("Asking everywhere", worth()), ("Tests", tested()))]
+    further = (("The candidate, test questions", candidate), ("Asking everywhere", worth()), ("Tests", tested()))
+    parts += [f"## {title}\n\n{noted(table)}" for title, table in further]
     beside = noted(_labelled(rival(), _LABELS))
     labels = {FORGETTING: _FORGETTING, CAPACITY: _CAPACITY, TOKENIZERS: {}}
     for name, added in labels.items():

@@ -1,7 +1,8 @@
 """The seam: rules that might prevent errors at the point where a replaced token meets the draft's own words.
 
     python -m benchmarks.real_pair.seam            # try the rules on development questions, with a one-page decoder
-    python -m benchmarks.real_pair.seam --page     # print the table of the kept answers
+    python -m benchmarks.real_pair.seam --test     # try the chosen candidate on test questions
+    python -m benchmarks.real_pair.seam --page     # print the tables of the kept answers
 
 The decoder is independent of the library: it works only on ids, sends one question at a time, and drafts again after
 each replacement. It therefore implements each rule exactly as the rule is defined.
@@ -17,20 +18,24 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 
+from benchmarks.real_pair.arithmetic import Split
 from benchmarks.real_pair.cells import CELLS, served
 from benchmarks.real_pair.kept import RESULTS
+from benchmarks.real_pair.outcomes import Answered, outcomes_of, points
 from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, question_of, questions
-from benchmarks.report import Table
+from benchmarks.report import Cell, Table
 from cosd_api import Example, Fusion, RuleVerifier
+from cosd_api.apps.comparison.statistics import Joint
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
-"""The number of development questions on which the rules are tried, by family."""
+"""The number of questions on which the rules are tried, by family."""
 MAX_TOKENS = 64
 
 
@@ -118,6 +123,8 @@ RULES = {
 }
 """The rules by name. With alpha = 1.01, the assistant is also asked about tokens of probability 1."""
 ALONE = "the draft alone"
+BASE, CANDIDATE = "(.9, 1)", "(.9, 1), the mean if both are unsure"
+"""The default, and the rule that was chosen on development questions to be compared with it on test questions."""
 SHUFFLED = "(.9, 1), the assistant reads another question"
 """The name of the control, in which the assistant reads the next question of the family."""
 WORDS = "(.9, 1), whole words, by the library"
@@ -214,14 +221,20 @@ class Tried:
     replaced: int
 
 
-async def tried(seed: int, share: float, path: Path) -> None:
-    """Try all rules on development questions, with either specialist as the draft; skip answers in the file."""
-    several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
+async def tried(seed: int, share: float, *, test: bool) -> None:
+    """Try all rules on development questions, or two on test questions, with either specialist as the draft.
+
+    Kept answers are not asked for again.
+    """
+    split: Split = "test" if test else "development"
+    several = questions(split, {family: round(share * count) for family, count in ITEMS.items()})
+    path = kept_rules(seed, test=test)
     found = read_tried(path)
+    rules = {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES[BASE]}
     with served(CELLS["complementary"], seed) as urls:
         async with _clients(urls) as (first, second):
             [end] = await first.ids("<|im_end|>")
-            for label, rule in {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES["(.9, 1)"]}.items():
+            for label, rule in ({one: RULES[one] for one in (CANDIDATE, BASE)} if test else rules).items():
                 for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
                     known = {one.question for one in found if (one.rule, one.draft) == (label, name)}
                     left = [one for one in several if one.key not in known]
@@ -232,7 +245,7 @@ async def tried(seed: int, share: float, path: Path) -> None:
                     found += await _answers(name, draft, assistant, label, rule, left, end, shuffled=shuffled)
                     write_tried(path, found)
                     print(f"{name} drafts, {label}: {time.monotonic() - began:.0f} s", flush=True)
-        for name, order in (("products", urls), ("numbers", urls[::-1])):
+        for name, order in () if test else (("products", urls), ("numbers", urls[::-1])):
             known = {one.question for one in found if (one.rule, one.draft) == (WORDS, name)}
             found += await _by_words(name, *order, [one for one in several if one.key not in known])
             write_tried(path, found)
@@ -252,6 +265,11 @@ async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Exa
                 Tried(WORDS, name, example.key, family_of(example), text, right, asked, result.replacements or 0)
             )
     return found
+
+
+def kept_rules(seed: int = 1, *, test: bool = False) -> Path:
+    """The file with the answers to development questions, or to test questions."""
+    return RESULTS / f"seam-{'test-' if test else ''}{seed}.jsonl.xz"
 
 
 def read_tried(path: Path) -> list[Tried]:
@@ -321,17 +339,36 @@ def rules_table(found: Sequence[Tried]) -> Table:
     )
 
 
+def candidate_table(found: Sequence[Tried]) -> Table:
+    """Right answers of the candidate and of the default in per cent, and the difference with its interval."""
+    groups, rows = {one.key: one.group or one.key for one in questions("test")}, list[list[Cell]]()
+    for name in dict.fromkeys(one.draft for one in found):
+        several = [
+            Answered(one.rule, one.question, one.family, groups[one.question], one.right, 0)
+            for one in found
+            if one.draft == name
+        ]
+        outcomes = outcomes_of(several, [BASE])
+        apart = Joint(outcomes, [CANDIDATE]).difference(CANDIDATE, BASE)
+        total = len(outcomes.questions)
+        shares = [f"{100 * sum(outcomes.right[one].values()) / total:.1f}" for one in (BASE, CANDIDATE)]
+        rows.append([name, str(total), *shares, f"{apart.counts.won}:{apart.counts.lost}", points(apart)])
+    columns = ["drafts", "questions", BASE, CANDIDATE, "won:lost", "difference"]
+    return Table("The candidate, on test questions", columns, rows)
+
+
 def main() -> None:
     """Try the rules, keep the answers, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.seam", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="share of the development questions, in (0, 1]")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the questions, in (0, 1]")
+    parser.add_argument("--test", action="store_true", help="try the candidate and the default on test questions")
     parser.add_argument("--page", action="store_true", help="print the kept results without trying rules")
     given = parser.parse_args()
-    path = RESULTS / f"seam-{given.seed}.jsonl.xz"
     if not given.page:
-        anyio.run(tried, given.seed, given.share, path)
-    print(rules_table(read_tried(path)).markdown())
+        anyio.run(partial(tried, given.seed, given.share, test=given.test))
+    print(rules_table(read_tried(kept_rules(given.seed))).markdown())
+    print(candidate_table(read_tried(kept_rules(given.seed, test=True))).markdown())
 
 
 if __name__ == "__main__":

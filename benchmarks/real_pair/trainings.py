@@ -21,6 +21,8 @@ from cosd_api.apps.comparison.statistics import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell with the answers of each training, by the training's seed."""
+GEMMA: Mapping[int, str] = {1: "tokenizers", 2: "tokenizers-again", 3: "tokenizers-again"}
+"""The cell with the answers of each training of Gemma, which is fused with the first training of `products`."""
 MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
 SWAPS = 400
@@ -74,17 +76,20 @@ def _ceiling(several: Sequence[Answered]) -> Iterator[Answered]:
 
 
 def scenario(*runs: tuple[str, int]) -> Table:
-    """The table of cells with the same models and questions, each with the seed of its trainings.
+    """The table of those cells with kept answers, each with the seed of its trainings, and of the ways that each has.
 
-    A literal cell's ways have names of their own. The questions of different seeds are different pieces of evidence.
+    A literal cell's ways have names of their own.
     """
     several: list[Answered] = []
-    for cell, seed in runs:
+    for cell, seed in (one for one in runs if kept(*one).exists()):
         ways = [one.name for one in read(kept(cell, seed))[ALL].standings if one.answered and one.kind in _FUSED]
         found = answered(cell, seed, CELLS[cell].questions(1.0), ways)
         if CELLS[cell].unit == "literal":
             found = (replace(one, way=literal(one.way)) for one in found if one.way not in MODELS)
         several += found
+    seeds = {one.question.split()[0] for one in several}
+    common = set.intersection(*({one.way for one in several if one.question.split()[0] == seed} for seed in seeds))
+    several = [one for one in several if one.way in common]
     return apart(runs[0][0], [*several, *_ceiling(several)], MODELS, ORACLE)
 
 
@@ -102,18 +107,20 @@ def literal(way: str) -> str:
     return f"{plain}, literal{turned}"
 
 
-def by_training() -> Table:
+def by_training(trainings: Mapping[int, str] = TRAININGS, ways: Sequence[str] = FEW) -> Table:
     """For each training: questions, the models' right answers, and differences of some ways from the better model."""
     rows: list[list[Cell]] = []
-    for seed, cell in TRAININGS.items():
-        several = [*answered(cell, seed, questions("test"), BOTH_WAYS)]
+    for seed, cell in trainings.items():
+        if not kept(cell, seed).exists():
+            continue
+        several = [*answered(cell, seed, questions("test"), [*ways, *(one + REVERSED for one in ways)])]
         outcomes = outcomes_of(several, MODELS)
         total = len(outcomes.questions)
         shares = {name: 100 * sum(mine.values()) / total for name, mine in outcomes.right.items()}
         best = max(shares[name] for name in MODELS)
         alone = (f"{shares[name]:.1f}" for name in MODELS)
-        rows.append([str(seed), str(total), *alone, *(f"{shares[name] - best:+.1f}" for name in FEW)])
-    return Table("Each training", ["training", "questions", *MODELS, *FEW], rows)
+        rows.append([str(seed), str(total), *alone, *(f"{shares[name] - best:+.1f}" for name in ways)])
+    return Table("Each training", ["training", "questions", *MODELS, *ways], rows)
 
 
 def tested() -> Table:
