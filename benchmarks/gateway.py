@@ -31,7 +31,6 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
-from benchmarks.slots import more_answers_than_slots
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.apps.gateway import Gateway
 from cosd_api.apps.gateway.server import listening, run_gateway
@@ -111,7 +110,7 @@ async def run(options: Options) -> list[Table]:
             what: {str(size): [one.cpu for one in each] for size, each in sizes.items()}
             for what, sizes in found.items()
         }
-    return [_table(rows, figures), await more_answers_than_slots(options)]
+    return [_table(rows, figures)]
 
 
 def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:

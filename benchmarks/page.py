@@ -41,7 +41,6 @@ _DETAILS = (
     "Simulated, ",
     "Client CPU by length",
     "Event loop with many fusions",
-    "More answers than slots",
     "Resources held before and after",
     "The slowest requests",
     "A batch on a full disk",

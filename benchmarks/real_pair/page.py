@@ -21,6 +21,7 @@ from benchmarks.real_pair.trainings import (
     TRAININGS,
     by_training,
     literal,
+    pairs_apart,
     rival,
     same_questions,
     scenario,
@@ -172,7 +173,12 @@ def _all_tables(several: Mapping[str, Table]) -> str:
     ]
     rules, candidate = rules_table(read_tried(kept_rules())), candidate_table(read_tried(kept_rules(test=True)))
     parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
-    further = (("The candidate, test questions", candidate), ("Asking everywhere", worth()), ("Tests", tested()))
+    further = (
+        ("Questions that only one of both pairs has right", _labelled(pairs_apart(), _LABELS)),
+        ("The candidate, test questions", candidate),
+        ("Asking everywhere", worth()),
+        ("Tests", tested()),
+    )
     parts += [f"## {title}\n\n{noted(table)}" for title, table in further]
     beside = noted(_labelled(rival(), _LABELS))
     labels = {FORGETTING: _FORGETTING, CAPACITY: _CAPACITY, TOKENIZERS: {}}

@@ -101,6 +101,34 @@ def same_questions(cell: str = "tokenizers", seed: int = 1) -> Table:
     return apart("The same questions", [*several, *_ceiling(several)], MODELS, ORACLE)
 
 
+def pairs_apart() -> Table:
+    """For each way: the questions that only one of both pairs has right, and on how many a model of the other pair is.
+
+    The pair of one tokenizer is the first training's; the pair of two is that of each training of Gemma.
+    """
+    rows: list[list[Cell]] = []
+    for way in BOTH_WAYS[:-1]:
+        counts = [0, 0, 0, 0]
+        for seed, cell in ((seed, cell) for seed, cell in GEMMA.items() if kept(cell, seed).exists()):
+            one, two = _by_question(TRAININGS[1], 1, way), _by_question(cell, seed, way)
+            for key in {*one} & {*two}:
+                for at, (first, second) in enumerate(((one[key], two[key]), (two[key], one[key]))):
+                    if first[way] and not second[way]:
+                        counts[2 * at] += 1
+                        counts[2 * at + 1] += any(second[model] for model in MODELS)
+        rows.append([way, *map(str, counts)])
+    columns = ["", "only one tokenizer", "of these, a model of the other pair", "only two tokenizers"]
+    return Table("Questions that only one of both pairs has right", [*columns, columns[2]], rows)
+
+
+def _by_question(cell: str, seed: int, way: str) -> dict[str, dict[str, bool]]:
+    """Whether the models and a way are right, by question and name."""
+    found: dict[str, dict[str, bool]] = {}
+    for one in answered(cell, seed, questions("test"), [way]):
+        found.setdefault(one.question.split()[1], {})[one.way] = one.right
+    return {key: mine for key, mine in found.items() if way in mine}
+
+
 def literal(way: str) -> str:
     """The name of a way that judges literally by equation 3."""
     plain, turned, _ = way.partition(REVERSED)
