@@ -43,7 +43,7 @@ docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/
 test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (about four minutes on two cores)
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)
 
-test-all: $(STAMPS)/test  ## Run all tests, the extended ones too, each drawing three times the examples (as CI does)
+test-all: $(STAMPS)/test  ## Run all tests, the extended ones too, each drawing twice the examples (as CI does)
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Chromium (installs Debian's where it may)

@@ -26,7 +26,7 @@ _PHASES = [phase for phase in Phase if phase is not Phase.explain]
 settings.register_profile(
     "default", max_examples=5, deadline=None, suppress_health_check=_QUIET, print_blob=True, phases=_PHASES
 )
-settings.register_profile("ci", settings.get_profile("default"), max_examples=15, derandomize=True, database=None)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=10, derandomize=True, database=None)
 settings.register_profile("deep", settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

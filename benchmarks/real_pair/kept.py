@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from cosd_api.apps.comparison.standings import Comparison
@@ -30,6 +31,7 @@ def keep(found: Mapping[str, Comparison], path: Path) -> None:
     path.write_bytes(lzma.compress(text.encode(), preset=9))
 
 
+@cache
 def read(path: Path) -> dict[str, Comparison]:
     """Read the kept comparisons."""
     several = json.loads(lzma.decompress(path.read_bytes()))

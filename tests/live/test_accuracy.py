@@ -19,7 +19,7 @@ async def accuracy(pair: Pair, draft: str, assistant: str, verifier: RuleVerifie
     return sum(map(is_right, questions, answers)) / len(questions)
 
 
-@pytest.mark.parametrize("count", partly([12, 120]))
+@pytest.mark.parametrize("count", partly([12, 60]))
 async def test_held_out_mixed_questions(pair: Pair, count: int) -> None:
     ways = [("sums", "facts"), ("facts", "sums")]
     alone = [await accuracy(pair, *way, RuleVerifier(alpha=0), count) for way in ways]

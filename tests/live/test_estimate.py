@@ -23,7 +23,7 @@ METHODS = {getattr(line.method, "name", line.method): line for line in reversed(
     ("line", "count"),
     [
         *((line, 3) for line in METHODS.values()),
-        *(pytest.param(line, len(PROMPTS), marks=pytest.mark.extended) for line in SERVED),
+        *(pytest.param(line, 4, marks=pytest.mark.extended) for line in SERVED),
     ],
     ids=str,
 )

@@ -98,10 +98,7 @@ WAYS: dict[str, dict[str, Any]] = {
     ("pages", "way", "strategy", "count"),
     [
         *product(TOKENIZERS[:1], WAYS, ["singles"], [2]),
-        *(
-            pytest.param(*case, marks=pytest.mark.extended)
-            for case in product(TOKENIZERS, WAYS, ["singles", "list"], [3])
-        ),
+        *(pytest.param(*case, marks=pytest.mark.extended) for case in product(TOKENIZERS, WAYS, ["list"], [3])),
     ],
     indirect=["pages"],
 )
@@ -114,10 +111,9 @@ async def test_a_model_with_itself_writes_what_it_writes_alone(
 
 @pytest.mark.extended
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["rule", "everywhere"])
 @pytest.mark.parametrize("pages", TOKENIZERS, indirect=True)
-async def test_all_pages(pages: Pages, way: str) -> None:
-    assert await fused(pages, len(PROMPTS), **WAYS[way]) == 0
+async def test_all_pages(pages: Pages) -> None:
+    assert await fused(pages, len(PROMPTS), verifier=EVERYWHERE) == 0
 
 
 class TextOnly(Forwarding):

@@ -28,8 +28,8 @@ from toys import contests
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
 MAX_TOKENS = 40
-PROMPTS = [question.prompt for question in sample("mixed", 8, seed=31)]
-FOR_THREE = [question.prompt for question in sample("mixed-all", 8, seed=31)]
+PROMPTS = [question.prompt for question in sample("mixed", 4, seed=31)]
+FOR_THREE = [question.prompt for question in sample("mixed-all", 4, seed=31)]
 ROUNDING = 2e-2  # of texts whose probability is one in a million
 METHODS: dict[Method, Callable[..., naive_cool.Answered]] = {
     CoolFusion(): naive_cool.cool,
@@ -89,7 +89,7 @@ async def test_two_prompts(
 @pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("names", SETS, ids="-".join)
-async def test_eight_prompts(
+async def test_four_prompts(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method
 ) -> None:
     await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE, METHODS[method])

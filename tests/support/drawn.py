@@ -1,7 +1,7 @@
 """The part of a test that an ordinary run takes: of drawn examples, and of parameters.
 
 Properties draw `max_examples` of the profile, which `conftest.py` loads before any test module is imported: 5 in
-`make test`, 15 in `make test-all`. Those of the decoder draw more in either.
+`make test`, 10 in `make test-all`. Those of the decoder draw more in either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kept answers and costs: texts, questions and drafted tokens of 300 drawn tasks at two speeds.
+"""Kept answers and costs: texts, questions and drafted tokens of 150 drawn tasks at two speeds.
 
 `python tests/support/frozen_decoding.py` writes the file beside it. Whoever changes how answers are decoded runs it and
 compares: a text may change only if the definition does, and each number should fall.
@@ -26,7 +26,7 @@ from toys import id_models, ngrams
 from toys.ngrams import learned
 
 KEPT = Path(__file__).with_suffix(".json")
-TASKS = 100
+TASKS = 50
 """Of each kind of pair."""
 SPEEDS = {"quick assistant": (0.05, 0.1, 0.1), "slow assistant": (0.05, 0.1, 0.35)}
 """Seconds for a request, for a token of the draft, and for a question."""
