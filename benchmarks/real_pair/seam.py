@@ -342,7 +342,7 @@ def rules_table(found: Sequence[Tried]) -> Table:
 def candidate_table(found: Sequence[Tried]) -> Table:
     """Right answers of the candidate and of the default in per cent, and the difference with its interval."""
     groups, rows = {one.key: one.group or one.key for one in questions("test")}, list[list[Cell]]()
-    for name in dict.fromkeys(one.draft for one in found):
+    for name in dict.fromkeys(one.draft for one in found if one.rule == BASE):  # which is asked after the candidate
         several = [
             Answered(one.rule, one.question, one.family, groups[one.question], one.right, 0)
             for one in found

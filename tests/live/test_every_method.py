@@ -30,6 +30,7 @@ class TestCompletions(EveryMethod):
         **dict.fromkeys(("adafuse", "cool", "cool of three", "rerank", "cool and rerank", "route"), _SCORES),
         **dict.fromkeys(("safe", "safe of three"), "does not encode text"),
     }
+    count = 3
 
     @pytest.fixture
     def found(self, pair: Pair) -> Callable[[str], Provider]:
