@@ -23,7 +23,6 @@ from benchmarks.real_pair.trainings import (
     literal,
     pairs_apart,
     rival,
-    same_questions,
     scenario,
     tested,
     together,
@@ -86,7 +85,6 @@ _CAPACITY = {"draft": "20 layers alone", "assistant": "all 30 layers alone", REV
 _SHOWN = ("draft", "assistant", ROUTER, ORACLE, *BOTH_WAYS)
 _README = ("draft", "assistant", ORACLE, *sorted(FEW, key=lambda one: one != "cosd-0.9-1"))  # the default first
 _TWO = ("draft", "assistant", ORACLE, *BOTH_WAYS[:4])
-_FURTHER = ("draft", "cosd-0.9-1", literal("cosd-0.9-1"), "cool", "rerank", "random gate")
 COMPLEMENTARY, FORGETTING = "(i) complementary knowledge", "(ii) forgetting"
 CAPACITY, TOKENIZERS = "(iii) capacity", "(iv) different tokenizers"
 _MORE = {
@@ -126,8 +124,7 @@ def written() -> dict[Path, str]:
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
         "tokenizers": chosen_rows(several[TOKENIZERS], _TWO, _LABELS),
         "gemma": _labelled(by_training(GEMMA, FEW[:3]), _LABELS),
-        "ways": chosen_rows(first, _FURTHER, _LABELS),
-        "same": chosen_rows(same_questions(), _README[:4], _LABELS),
+        "apart": chosen_rows(pairs_apart(), BOTH_WAYS[2:4], _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "capacity": chosen_rows(several[CAPACITY], _TWO, {**_LABELS, **_CAPACITY}),
         "forgetting": chosen_rows(several[FORGETTING], _TWO, {**_LABELS, **_FORGETTING}),

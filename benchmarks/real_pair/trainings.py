@@ -93,14 +93,6 @@ def scenario(*runs: tuple[str, int]) -> Table:
     return apart(runs[0][0], [*several, *_ceiling(several)], MODELS, ORACLE)
 
 
-def same_questions(cell: str = "tokenizers", seed: int = 1) -> Table:
-    """The table of the first training's pair of one tokenizer, on the questions that another cell has answered."""
-    asked = questions("test")
-    keys = {one.question for one in answered(cell, seed, asked, ())}
-    several = [one for one in answered(TRAININGS[seed], seed, asked, BOTH_WAYS) if one.question in keys]
-    return apart("The same questions", [*several, *_ceiling(several)], MODELS, ORACLE)
-
-
 def pairs_apart() -> Table:
     """For each way: the questions that only one of both pairs has right, and on how many a model of the other pair is.
 
