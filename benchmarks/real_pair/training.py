@@ -4,7 +4,7 @@
     python -m benchmarks.real_pair.training numbers --base gemma3 --seed 1
 
 The training needs torch, transformers, peft and gguf, in the versions that README.md in this folder lists, and takes
-about half an hour on one core for SmolLM2, and two to three hours for Gemma. The model's weights are those of the
+half an hour on one core for SmolLM2, an hour for half of the tokens for Gemma. The model's weights are those of the
 packages that `make test-real` fetches, dequantised. Before a training, the probabilities of fifty places are compared
 with those of llama.cpp. The conversations of a batch share their beginning, such as a system message; each conversation
 attends only to that beginning and to itself, as it would in a separate request. A batch is no longer than the window of
