@@ -230,11 +230,13 @@ async def tried(seed: int, share: float, *, test: bool) -> None:
     several = questions(split, {family: round(share * count) for family, count in ITEMS.items()})
     path = kept_rules(seed, test=test)
     found = read_tried(path)
-    rules = {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES[BASE]}
+    rules = {one: RULES[one] for one in (CANDIDATE, BASE)}
+    if not test:
+        rules = {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES[BASE]}
     with served(CELLS["complementary"], seed) as urls:
         async with _clients(urls) as (first, second):
             [end] = await first.ids("<|im_end|>")
-            for label, rule in ({one: RULES[one] for one in (CANDIDATE, BASE)} if test else rules).items():
+            for label, rule in rules.items():
                 for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
                     known = {one.question for one in found if (one.rule, one.draft) == (label, name)}
                     left = [one for one in several if one.key not in known]
@@ -245,7 +247,9 @@ async def tried(seed: int, share: float, *, test: bool) -> None:
                     found += await _answers(name, draft, assistant, label, rule, left, end, shuffled=shuffled)
                     write_tried(path, found)
                     print(f"{name} drafts, {label}: {time.monotonic() - began:.0f} s", flush=True)
-        for name, order in () if test else (("products", urls), ("numbers", urls[::-1])):
+        if test:
+            return
+        for name, order in (("products", urls), ("numbers", urls[::-1])):
             known = {one.question for one in found if (one.rule, one.draft) == (WORDS, name)}
             found += await _by_words(name, *order, [one for one in several if one.key not in known])
             write_tried(path, found)

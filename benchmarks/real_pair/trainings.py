@@ -21,8 +21,10 @@ from cosd_api.apps.comparison.statistics import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell with the answers of each training, by the training's seed."""
-GEMMA: Mapping[int, str] = {1: "tokenizers", 2: "tokenizers-again", 3: "tokenizers-again"}
-"""The cell with the answers of each training of Gemma, which is fused with the first training of `products`."""
+GEMMA: Mapping[int, str] = {
+    seed: cell for seed, cell in enumerate(("tokenizers", *("tokenizers-again",) * 2), 1) if kept(cell, seed).exists()
+}
+"""The cell with the kept answers of each training of Gemma, which is fused with the first training of `products`."""
 MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
 SWAPS = 400
@@ -76,12 +78,12 @@ def _ceiling(several: Sequence[Answered]) -> Iterator[Answered]:
 
 
 def scenario(*runs: tuple[str, int]) -> Table:
-    """The table of those cells with kept answers, each with the seed of its trainings, and of the ways that each has.
+    """The table of cells, each with the seed of its trainings, and of the ways that each of them has.
 
     A literal cell's ways have names of their own.
     """
     several: list[Answered] = []
-    for cell, seed in (one for one in runs if kept(*one).exists()):
+    for cell, seed in runs:
         ways = [one.name for one in read(kept(cell, seed))[ALL].standings if one.answered and one.kind in _FUSED]
         found = answered(cell, seed, CELLS[cell].questions(1.0), ways)
         if CELLS[cell].unit == "literal":
@@ -101,7 +103,7 @@ def pairs_apart() -> Table:
     rows: list[list[Cell]] = []
     for way in BOTH_WAYS[:-1]:
         counts = [0, 0, 0, 0]
-        for seed, cell in ((seed, cell) for seed, cell in GEMMA.items() if kept(cell, seed).exists()):
+        for seed, cell in GEMMA.items():
             one, two = _by_question(TRAININGS[1], 1, way), _by_question(cell, seed, way)
             for key in {*one} & {*two}:
                 for at, (first, second) in enumerate(((one[key], two[key]), (two[key], one[key]))):
@@ -114,7 +116,7 @@ def pairs_apart() -> Table:
 
 
 def _by_question(cell: str, seed: int, way: str) -> dict[str, dict[str, bool]]:
-    """Whether the models and a way are right, by question and name."""
+    """The grades of the models and of a way, by question and name."""
     found: dict[str, dict[str, bool]] = {}
     for one in answered(cell, seed, questions("test"), [way]):
         found.setdefault(one.question.split()[1], {})[one.way] = one.right
@@ -131,8 +133,6 @@ def by_training(trainings: Mapping[int, str] = TRAININGS, ways: Sequence[str] = 
     """For each training: questions, the models' right answers, and differences of some ways from the better model."""
     rows: list[list[Cell]] = []
     for seed, cell in trainings.items():
-        if not kept(cell, seed).exists():
-            continue
         several = [*answered(cell, seed, questions("test"), [*ways, *(one + REVERSED for one in ways)])]
         outcomes = outcomes_of(several, MODELS)
         total = len(outcomes.questions)

@@ -23,7 +23,7 @@ SAMPLED = Speculative(temperature=1, listed=200)
 """With lists of all that is drawn now and then: a first letter may be any."""
 WHOLE = [Speculative(temperature=1, sampled_draft=drawn, listed=500) for drawn in (True, False)]
 """With lists of nearly all tokens that the models have."""
-MAY_DIFFER = 3  # answers of 50: a server's digits change with what it does beside them
+MAY_DIFFER = 1  # answers of 5: a server's digits change with what it does beside them
 NEAR = 0.02
 
 
@@ -34,7 +34,7 @@ async def test_each_token_is_kept_as_the_definition_says(pair: Pair, direction: 
     servers = [pair[name] for name in direction]
     async with Fusion(draft=servers[0], assistant=servers[1], method=SAMPLED, unit="token") as fusion:
         results = [one async for one in fusion.map(PROMPTS[:count], max_tokens=10, seed=4)]
-        again = [one async for one in fusion.map(PROMPTS[: count // 5], max_tokens=10, seed=4)]
+        again = [one async for one in fusion.map(PROMPTS[: count // 2], max_tokens=10, seed=4)]
     assert sum(one.text != two.text for one, two in zip(results, again, strict=False)) <= MAY_DIFFER
     excused = 0
     with httpx.Client(timeout=60) as client:
