@@ -117,9 +117,3 @@ async def test_the_mean_of_two_models(
     assert excused <= MAY_TIE
     assert accented <= MAY_HAVE_ACCENTS
     assert sources == {"draft", "assistant"} or count < 12 or weights[0] > weights[1]
-
-
-async def test_two_tokenizers_are_refused(pair: Pair) -> None:
-    async with Fusion(models=[pair.sums, pair.facts], method="average") as fusion:
-        with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
-            await fusion.generate(PROMPTS[0])

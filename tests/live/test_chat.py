@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_api import Fusion, FusionResult, Message
+from cosd_api import Fusion, FusionResult, Message, RuleVerifier
 from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.chat.rendering import leading_space
@@ -125,7 +125,8 @@ async def test_a_conversation_goes_on_where_the_server_left_it(
 ) -> None:
     """The second prompt begins with the first one and its answer, byte for byte, so that it comes from the cache."""
     provider, seen = sent
-    async with Fusion(draft=provider, assistant=connect(url)) as fusion:
+    alone = RuleVerifier(alpha=0)  # an assistant that is asked may take the slot that holds the conversation
+    async with Fusion(draft=provider, assistant=connect(url), verifier=alone) as fusion:
         first = await fusion.generate(HELLO, max_tokens=64)
         prompt = (await provider.render_prompt(HELLO)).prompt
         lead = await leading_space(provider.render)
@@ -136,6 +137,7 @@ async def test_a_conversation_goes_on_where_the_server_left_it(
     assert paths.count("/apply-template") == 1
     assert paths.count("/tokenize") == 0
     assert (await provider.render_prompt(asked)).prompt.startswith(prompt + lead + first.text)
+    assert second.usage["draft"].requests == 1
     assert second.usage["draft"].cached_tokens >= len(encoded(url, prompt, special=True)) - 1
 
 

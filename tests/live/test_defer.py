@@ -12,7 +12,6 @@ import pytest
 from cosd_api import Defer, Example, Fusion, FusionResult, collect, train_deferral
 from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import Pair
-from cosd_providers import UnsupportedError
 from naive import defer as naive_defer
 from naive import over_http as naive
 from support.drawn import partly
@@ -99,9 +98,3 @@ async def test_a_gate_is_trained_on_live_samples_and_decides(
         results = [result async for result in fusion.map(PROMPTS[:8], max_tokens=30)]
     assert any(token.asked for result in results for token in result.tokens)
     assert all(result.trace.replay() == result.text for result in results)
-
-
-async def test_two_tokenizers_are_refused(pair: Pair) -> None:
-    async with Fusion(draft=pair.sums, assistant=pair.facts, method=Defer(gate=GATE)) as fusion:
-        with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
-            await fusion.generate(PROMPTS[0])

@@ -10,7 +10,7 @@ import pytest
 from cosd_api import Fusion, Message, RuleVerifier
 from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import Pair, Three
-from cosd_providers import UnsupportedError, connect
+from cosd_providers import connect
 from cosd_providers.contract import Context, IdContexts, IdScores
 from cosd_providers.usage import Usage
 from naive import over_http as naive
@@ -105,9 +105,3 @@ async def test_a_model_fused_with_itself_has_its_own_likelihood(pair: Pair, name
                 assert [token.source for token in found.tokens] == ["draft"] * len(scores)
                 own = math.fsum(math.log(token.prob or 0) for token in scores)
                 assert math.isclose(found.total, own, rel_tol=1e-3)
-
-
-async def test_two_tokenizers_are_refused(pair: Pair) -> None:
-    async with Fusion(draft=pair.sums, assistant=pair.facts) as fusion:
-        with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
-            await fusion.log_likelihood(PROMPTS[0], " The capital")

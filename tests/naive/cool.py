@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, chain, islice
 from types import MappingProxyType
 
 import regex
@@ -19,7 +19,7 @@ from toys.toy_models import Model
 
 @dataclass
 class Option:
-    """A text that is proposed, and the models that propose it; `means` what the models make of it."""
+    """A text that is proposed, and the models that propose it; `ahead` is what the first of them wrote behind it."""
 
     text: bytes
     end: bool
@@ -27,6 +27,7 @@ class Option:
     models: list[int]
     perplexities: list[float | None] = field(default_factory=list)
     mean: float | None = None
+    ahead: bytes = b""
 
 
 @dataclass
@@ -49,16 +50,21 @@ def readable_by_servers(text: bytes) -> bytes:
     return text.decode("utf-8", "ignore").encode()
 
 
-def probabilities(model: Model, prompt: bytes, before: bytes, text: bytes, *, end: bool) -> list[tuple[int, float]]:
+def probabilities(
+    model: Model, prompt: bytes, before: bytes, text: bytes, *, end: bool, ahead: bytes = b""
+) -> list[tuple[int, float]]:
     """For each token of the model that ends in `text`, where it follows prompt and `before`: bytes, probability.
 
     Tokens that share a character are one. The end of sequence is last: it counts as one byte, and is -1 if unknown.
+    With text `ahead`, the token that crosses the end of `text` counts, too.
     """
     sent = readable_by_servers(before + text)
-    start, ids = len(readable_by_servers(before)), model.vocabulary.encode(prompt + sent)
+    start, ids = len(readable_by_servers(before)), model.vocabulary.encode(prompt + sent + ahead)
     found: list[tuple[int, float]] = []
     at, data, least = -len(prompt), b"", 1.0
     for number, one in enumerate(ids):
+        if at >= len(sent):
+            break
         data += model.vocabulary.tokens[one]
         at += len(model.vocabulary.tokens[one])
         if at > 0:
@@ -103,7 +109,7 @@ def contest(
         return options, 0
     for one in options:
         scored = [
-            None if at in deaf else probabilities(model, prompt, before, one.text, end=one.end)
+            None if at in deaf else probabilities(model, prompt, before, one.text, end=one.end, ahead=one.ahead)
             for at, model in enumerate(models)
         ]
         whole_texts = [None if tokens is None else perplexity(tokens, normalisation) for tokens in scored]
@@ -177,19 +183,33 @@ def common(text: bytes, splits: Sequence[Split]) -> bytes:
     return max(set.intersection(*prefixes), key=len, default="").encode("utf-8", "surrogateescape")
 
 
-def segment(model: Model, at: int, text: bytes, left: int, splits: Sequence[Split]) -> Option:
-    """One model's proposal for the next segment."""
+def segment(
+    model: Model, at: int, text: bytes, left: int, splits: Sequence[Split], begun: bytes, *, by_ids: bool
+) -> tuple[Option, list[Out]]:
+    """One model's proposal for the next segment, and all that it wrote; `begun` is the rest of a token of its own."""
     tokens: list[Out] = []
-    for token in islice(generate(model, text), min(left, LONGEST_SEGMENT)):
-        tokens.append(Out(token.data, at, token.end))
-        prefix = b"" if token.end else common(text_of(tokens), splits)
+    longer = generate(model, text + begun)
+    for data, ends in chain([(begun, False)] if begun else [], ((one.data, one.end) for one in longer)):
+        tokens.append(Out(data, at, ends))
+        prefix = b"" if ends else common(text_of(tokens), splits)
         if prefix:
             rest, kept = len(prefix), list[Out]()
             for one in tokens:
                 kept += [Out(one.data[:rest], at)] if rest > 0 else []
                 rest -= len(one.data)
-            return Option(prefix, False, kept, [])
-    return Option(text_of(tokens), tokens[-1].end, tokens, [])
+            ahead = text_of(tokens)[len(prefix) :] if by_ids else b""
+            return Option(prefix, False, kept, [], ahead=ahead), tokens
+        if len(tokens) == min(left, LONGEST_SEGMENT):
+            break
+    return Option(text_of(tokens), tokens[-1].end, tokens, []), tokens
+
+
+def inside(written: bytes, tokens: Sequence[Out]) -> bytes:
+    """The rest of the token in which a text ends that begins as `tokens` do; nothing if it ends with one."""
+    ends = accumulate(len(one.data) for one in tokens)
+    end = next((end for end in ends if end >= len(written)), len(written))
+    whole_text = text_of(tokens)
+    return whole_text[len(written) : end] if whole_text.startswith(written) else b""
 
 
 def cool(
@@ -202,12 +222,18 @@ def cool(
     align: bool = False,
     splits: Sequence[Split] | None = None,
     fails: Mapping[int, int] = MappingProxyType({}),
+    by_ids: bool = False,
 ) -> Answered:
-    """Segment by segment. `splits`: each model's own words. `fails`: the request at which a model is gone for good."""
+    """Segment by segment. `splits`: each model's own words. `fails`: the request at which a model is gone for good.
+
+    `by_ids`: the models are sent ids. They score a segment with what was written behind it, and go on behind a token
+    of their own in which the answer ends.
+    """
     answer: list[Out] = []
     contests: list[tuple[list[Option], int]] = []
     own = splits or [words] * len(models)
     sent, here = [0] * len(models), list(range(len(models)))
+    written: dict[int, tuple[int, list[Out]]] = {}
     while True:
         text, left, heard = text_of(answer), max_tokens - len(answer), list(here)
         proposals: list[tuple[int, Option]] = []
@@ -217,7 +243,11 @@ def cool(
                 here.remove(at)
             else:
                 used = [own[at]] if align else [own[other] for other in heard]
-                proposals.append((at, segment(models[at], at, prompt + text, left, used)))
+                start, tokens = written.get(at, (0, []))
+                begun = inside(text[start:], tokens) if by_ids else b""
+                one, tokens = segment(models[at], at, prompt + text, left, used, begun, by_ids=by_ids)
+                proposals.append((at, one))
+                written[at] = len(text), tokens
         distinct = len({(one.text, one.end) for _, one in proposals if one.text or one.end})
         for at in list(here) if distinct > 1 else []:
             if sent[at] < fails.get(at, 0) <= sent[at] + distinct:
