@@ -107,7 +107,8 @@ class Recipe:
             self._start_afresh(folder)
             python = str(folder / "bin" / "python")
             pip = [sys.executable, "-m", "pip", "--python", python, "--no-input", "--disable-pip-version-check"]
-            if run([*pip, "install", "-qq", "--no-deps", "--requirement", str(self.requirements)], lock).returncode:
+            only = ["--no-deps", "--no-compile"]  # most of the 20,000 modules are never imported
+            if run([*pip, "install", "-qq", *only, "--requirement", str(self.requirements)], lock).returncode:
                 raise InstallError(f"pip could not install {self.name}: see above. {self.advice}".rstrip())
             if self.prepare is not None:
                 self.prepare(folder)

@@ -124,12 +124,11 @@ def written() -> dict[Path, str]:
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
         "tokenizers": chosen_rows(several[TOKENIZERS], _TWO, _LABELS),
         "gemma": _labelled(by_training(GEMMA, FEW[:3]), _LABELS),
-        "apart": chosen_rows(pairs_apart(), BOTH_WAYS[2:4], _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "capacity": chosen_rows(several[CAPACITY], _TWO, {**_LABELS, **_CAPACITY}),
         "forgetting": chosen_rows(several[FORGETTING], _TWO, {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
-        "seam": chosen_rows(sorted_cases(_comparisons()), BOTH_WAYS, _LABELS),
+        "seam": chosen_rows(sorted_cases(_comparisons(TRAININGS)), BOTH_WAYS, _LABELS),
     }
     text = evidence.read_text(encoding="utf-8")
     for name, table in tables.items():
@@ -155,23 +154,20 @@ def _compared(several: Mapping[str, Table]) -> Table:
     return Table("", ["", "questions", "draft alone", "assistant alone", "ceiling", *titles], rows)
 
 
-def _comparisons() -> list[Comparison]:
-    return [read(kept(cell, seed))[ALL] for seed, cell in TRAININGS.items()]
+def _comparisons(trainings: Mapping[int, str]) -> list[Comparison]:
+    return [read(kept(cell, seed))[ALL] for seed, cell in trainings.items()]
 
 
 def _all_tables(several: Mapping[str, Table]) -> str:
     """The page of all tables: every way for the first training, the answers that ways spoil, and the further cells."""
-    first = families("complementary", 1)
-    spoilt = sorted_cases(_comparisons())
-    parts = [
-        "# The real pair: all tables",
-        _ABOUT,
-        f"## Every way, training 1\n\n{noted(_labelled(first, _LABELS))}",
-        f"## What each way puts right and spoils, all trainings\n\n{noted(_labelled(spoilt, _LABELS))}",
-    ]
+    spoilt = [_labelled(sorted_cases(_comparisons(one)), _LABELS) for one in (TRAININGS, GEMMA)]
+    parts = ["# The real pair: all tables", _ABOUT]
     rules, candidate = rules_table(read_tried(kept_rules())), candidate_table(read_tried(kept_rules(test=True)))
-    parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
     further = (
+        ("Every way, training 1", _labelled(families("complementary", 1), _LABELS)),
+        ("What each way puts right and spoils, one tokenizer", spoilt[0]),
+        ("What each way puts right and spoils, two tokenizers", spoilt[1]),
+        ("Rules at the seam, development questions", rules),
         ("Questions that only one of both pairs has right", _labelled(pairs_apart(), _LABELS)),
         ("The candidate, test questions", candidate),
         ("Asking everywhere", worth()),
