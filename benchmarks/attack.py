@@ -317,7 +317,7 @@ async def _completed(server: ModelServer, request: Request, begun: str, **option
 
 
 async def _fault(attack: Attack, seconds: float) -> None:
-    """Kill each server once, then stop each server once: one fault in each quarter of the time."""
+    """Kill each server once, until an answer has outlived it; then stop each server once. Each fault has a quarter."""
     servers = {"draft": attack.on.draft, "assistant": attack.on.assistant}
     turns = [(f"{name} {what}", server) for what in ("killed", "stopped") for name, server in servers.items()]
     quarter = seconds / len(turns)
@@ -327,7 +327,11 @@ async def _fault(attack: Attack, seconds: float) -> None:
         attack.faults.append((name, began, math.inf))
         if name.endswith("killed"):
             server.signal(signal.SIGKILL)
-            await anyio.sleep(1)
+            for _ in range(600):  # a minute at most
+                await anyio.sleep(0.1)
+                ended = [one for one in attack.streams if one.outcome == "whole" and one.ended > began]
+                if any(one.unverified for one in ended):
+                    break
             await server.start()
         else:
             server.signal(signal.SIGSTOP)
