@@ -80,7 +80,7 @@ async def compared(
 @pytest.mark.parametrize("count", partly([2, 4]))
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("names", partly(SETS), ids="-".join)
-async def test_the_answers_are_naive_ones(
+async def test_the_answers_are_those_of_the_naive_script(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method, count: int
 ) -> None:
     await compared(three, models, names, method, (PROMPTS if len(names) == 2 else FOR_THREE)[:count], METHODS[method])
