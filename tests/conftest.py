@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "pair" in fixtures or "three" in fixtures or item.get_closest_marker("live") or item.path.name in _LEARNING:
-            groups[item] = "live" if item.path.parent.name == "live" else "served"  # two groups, as either takes long
+            # Two groups that take about as long: the attack has servers of its own.
+            groups[item] = "live" if item.path.parent.name == "live" and "attack" not in item.path.name else "served"
         elif "wheel" in fixtures:
             groups[item] = "wheel"
     for item, group in groups.items():

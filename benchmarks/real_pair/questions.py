@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import cache
 
 from benchmarks.real_pair.arithmetic import KINDS, Split, calculation, split_of
 from benchmarks.real_pair.world import Part, general, some_fact
@@ -149,17 +149,17 @@ def _formats() -> list[Example]:
     ]
 
 
-def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
-    rng, seen = random.Random(f"{family} {split}"), set[str]()
-    for tries in count():
-        if len(seen) == wanted or tries > 50 * wanted:
-            return
+@cache
+def _distinct(family: str, split: Split, wanted: int) -> tuple[Example, ...]:
+    rng, seen = random.Random(f"{family} {split}"), dict[str, Example]()
+    for _ in range(50 * wanted + 1):
+        if len(seen) == wanted:
+            break
         parts = _asked(family, split, rng)
         group = " + ".join(one.group for one in parts)
-        if group in seen:
-            continue
-        seen.add(group)
-        yield joined(parts)
+        if group not in seen:
+            seen[group] = joined(parts)
+    return (*seen.values(),)
 
 
 def joined(parts: Sequence[Part]) -> Example:

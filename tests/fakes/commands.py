@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from cosd_api.apps.cli.entry import app
 from cosd_providers.testing import ScriptedProvider
 
 #: Any warning would be printed to standard error, and seen.
-PYTHON = [sys.executable, "-W", "error"]
+PYTHON = [sys.executable, "-X", "faulthandler", "-W", "error"]
 
 #: The command over scripted models instead of servers; {draft} and {assistant} are their options.
 SCRIPT = """
@@ -137,8 +138,20 @@ def _started(
         try:
             yield process
             process.wait(60)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(_state(process))
+            raise
         finally:
             process.kill()
+
+
+def _state(process: Process) -> str:
+    """Where a process that hangs is, and which signals it takes; it ends of it."""
+    status = Path(f"/proc/{process.pid}/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    process.send_signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
+    _, errors = process.communicate()
+    return "\n".join([*(line for line in lines if line.startswith(("State", "Sig"))), errors.decode()])
 
 
 def gone(url: str, seconds: float = 10.0) -> bool:

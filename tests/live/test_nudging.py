@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from cosd_api import Fusion, FusionResult
-from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import Pair
 from naive import nudging as naive_nudging
 from naive import over_http as naive
+from support.asked import in_turn
 from support.drawn import partly
 from support.method_files import Nudging
 from toys import contests
@@ -19,14 +19,9 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 MAX_TOKENS = 30
 METHOD = Nudging(nudge_tokens=4)  # an answer of 16 tokens would mostly be one nudge
-PROMPTS = [
-    question.prompt
-    for kinds in zip(*(sample(kind, 17, seed=37) for kind in ("sum", "capital", "mixed")), strict=True)
-    for question in kinds
-][:50]
+PROMPTS = in_turn(20, seed=37)
 CLOSE = 1e-3
 """Margin of a decision that a batch and a single token may take differently."""
-MAY_DIFFER = 2
 
 
 @pytest.mark.parametrize("count", partly([3, 20]))
@@ -36,16 +31,15 @@ async def test_the_answers_are_the_naive_ones(
 ) -> None:
     async with Fusion(draft=pair[names[0]], assistant=pair[names[1]], method=METHOD) as fusion:
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS, concurrency=4)]
-    excused = [
-        prompt for prompt, result in zip(PROMPTS, results, strict=False) if not same(result, prompt, naively, names)
-    ]
-    assert len(excused) <= MAY_DIFFER
+    models = [naively[name] for name in names]
+    excused = [one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models)]
+    assert len(excused) <= max(1, count // 10)
     assert any(len(result.segments) > 2 for result in results)
 
 
-def same(result: FusionResult, prompt: str, naively: Mapping[str, naive.HttpModel], names: tuple[str, str]) -> bool:
+def same(result: FusionResult, prompt: str, models: Sequence[naive.HttpModel]) -> bool:
     """Test whether an answer is the naive one. It must be, unless a call was close."""
-    models, margins = [naively[name] for name in names], list[float]()
+    margins = list[float]()
     for model in models:
         model.closest = 1.0
     wanted = naive_nudging.nudging(

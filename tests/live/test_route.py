@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, Safe
-from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import Pair
 from cosd_api.extend import Method
 from naive import over_http as naive
 from naive import route as naive_route
+from support.asked import in_turn
 from support.drawn import partly
 from support.method_files import Cascade, Route
 from toys import contests
@@ -23,11 +23,7 @@ from toys import contests
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
 MAX_TOKENS = 40
-PROMPTS = [
-    question.prompt
-    for kinds in zip(*(sample(kind, 7, seed=31) for kind in ("sum", "capital", "mixed")), strict=True)
-    for question in kinds
-][:20]
+PROMPTS = in_turn(20, seed=31)
 METHODS: list[tuple[Method, Any]] = [
     (Route(), partial(naive_route.route, beginning=False)),
     (Cascade(tau=0.2), partial(naive_route.cascade, tau=0.2)),

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from cosd_api import Fusion, FusionResult, Message, Steps
-from cosd_api.apps.demo.questions import sample
 from cosd_api.apps.demo.servers import Pair
 from cosd_providers import Usage, connect
 from cosd_providers.contract import Token
 from naive import over_http as naive
 from naive import steps as naive_steps
-from support.asked import draft
+from support.asked import draft, in_turn
 from support.drawn import partly
 from toys import contests
 
@@ -25,14 +24,9 @@ MAX_TOKENS = 30
 WORDS: dict[str, Any] = {"question": "Q: What is 4 plus 3?", "cue": "A: The sum is"}
 """A request for a score that models of sums and capitals can answer with a digit."""
 METHOD = Steps(keep=5, step_tokens=4, **WORDS)
-PROMPTS = [
-    question.prompt
-    for kinds in zip(*(sample(kind, 17, seed=41) for kind in ("sum", "capital", "mixed")), strict=True)
-    for question in kinds
-][:50]
+PROMPTS = in_turn(20, seed=41)
 CLOSE = 1e-3
 """Difference of two probabilities that a batch and a single token may order differently."""
-MAY_DIFFER = 2
 
 
 @pytest.mark.parametrize("count", partly([3, 20]))
@@ -44,7 +38,7 @@ async def test_the_answers_are_the_naive_ones(
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=MAX_TOKENS, concurrency=4)]
     models = [naively[name] for name in names]
     excused = [one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models)]
-    assert len(excused) <= MAY_DIFFER
+    assert len(excused) <= max(1, count // 10)
     assert all(len(result.segments) > 1 for result in results)
 
 
@@ -68,7 +62,7 @@ async def test_over_routes_that_continue_nothing(
     excused = [
         one for one, result in zip(PROMPTS, results, strict=False) if not same(result, one, models, **by_messages)
     ]
-    assert len(excused) <= MAY_DIFFER
+    assert len(excused) <= max(1, count // 10)
 
 
 def same(result: FusionResult, prompt: str, models: Any, **more: Any) -> bool:

@@ -154,10 +154,9 @@ async def test_any_models_can_be_drawn_from(
     partly(
         [
             ((2, 5), RuleVerifier(alpha=1, beta=0.1), 500),
-            ((2, 5), RuleVerifier(alpha=1, beta=0.1), 2000),
-            ((11, 4, 7), RuleVerifier(alpha=1, beta=0.1), 1000),
-            ((3, 8), AgreementVerifier(alpha=0.6), 1000),
-            ((3, 8), RandomVerifier(rate=0.5, seed=1), 1000),
+            ((11, 4, 7), RuleVerifier(alpha=1, beta=0.1), 600),
+            ((3, 8), AgreementVerifier(alpha=0.6), 600),
+            ((3, 8), RandomVerifier(rate=0.5, seed=1), 600),
         ]
     ),
 )

@@ -187,7 +187,7 @@ async def counted(method: Speculative, models: dict[str, Any], many: int) -> tup
 
 @pytest.mark.parametrize(
     "case",
-    partly([(METHODS[0], (7, 9), 400), *((one, (7, 9), 1500) for one in METHODS[:2]), (METHODS[0], (2, 5), 1500)]),
+    partly([(METHODS[0], (7, 9), 400), (METHODS[1], (7, 9), 800), (METHODS[0], (2, 5), 800)]),
 )
 async def test_answers_are_distributed_as_the_assistants_own(case: tuple[Speculative, tuple[int, int], int]) -> None:
     method, seeds, many = case
@@ -200,11 +200,10 @@ async def test_answers_are_distributed_as_the_assistants_own(case: tuple[Specula
 
 @pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS[:2])
-@pytest.mark.parametrize("seeds", [(7, 9), (2, 5)])
-async def test_what_the_lists_leave_out_bounds_the_total_variation(method: Speculative, seeds: tuple[int, int]) -> None:
-    many, model = 1000, letters(seeds[1])
+async def test_what_the_lists_leave_out_bounds_the_total_variation(method: Speculative) -> None:
+    many, model = 600, letters(9)
     wanted = enumerated.answers(model.next, model.encode(b"ab"), end=0, length=LENGTH)
-    counts, left_out = await counted(method, pair(seeds, top_k=1), many)
+    counts, left_out = await counted(method, pair((7, 9), top_k=1), many)
     apart = sum(max(0.0, prob - counts[text] / many) for text, prob in wanted.items())
     noise = sum(math.sqrt(prob / many) for prob in wanted.values()) / 2
     assert apart <= left_out + noise

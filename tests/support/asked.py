@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from cosd_api.apps.demo.questions import sample
 from cosd_providers import Question, Token, Usage
 from cosd_providers.contract import Context
 from cosd_providers.testing import LanguageModel
@@ -23,6 +24,12 @@ async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int 
     """All items of a draft."""
     usage = more.pop("usage", Usage())
     return [item async for item in provider.generate(Context(prompt, text), max_tokens=limit, usage=usage, **more)]
+
+
+def in_turn(count: int, seed: int) -> list[str]:
+    """Questions for the bundled models: a sum, a fact, both in one, and so on."""
+    kinds = (sample(kind, count, seed=seed) for kind in ("sum", "capital", "mixed"))
+    return [question.prompt for three in zip(*kinds, strict=True) for question in three][:count]
 
 
 def near(prob: float) -> Any:
