@@ -21,9 +21,7 @@ from cosd_api.apps.comparison.statistics import Joint
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell with the answers of each training, by the training's seed."""
-GEMMA: Mapping[int, str] = {
-    seed: cell for seed, cell in enumerate(("tokenizers", *("tokenizers-again",) * 2), 1) if kept(cell, seed).exists()
-}
+GEMMA: Mapping[int, str] = dict.fromkeys((1, 2, 3), "tokenizers-again")
 """The cell with the kept answers of each training of Gemma, which is fused with the first training of `products`."""
 MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
 BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
