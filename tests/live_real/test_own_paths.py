@@ -65,7 +65,7 @@ async def fused(
 
 
 ALL = pytest.param(1.0, len(PROMPTS), "watch", marks=pytest.mark.extended, id="everywhere")
-CASES = [ALL, (1.0, 8, "watch"), (0.5, 3, "singles"), (1.0, 3, "singles")]
+CASES = [ALL, (1.0, 4, "watch"), (0.5, 3, "singles"), (1.0, 2, "singles")]
 
 
 @pytest.mark.parametrize(("bound", "count", "way"), CASES)

@@ -39,7 +39,7 @@ async def expected(direction: tuple[str, str], pair: Pair) -> list[FusionResult]
 
 
 ENGINES = [
-    pytest.param(("vLLM", "llama.cpp"), id="vLLM + llama.cpp"),
+    pytest.param(("vLLM", "llama.cpp"), id="vLLM + llama.cpp", marks=pytest.mark.extended),
     pytest.param(("llama.cpp", "vLLM"), id="llama.cpp + vLLM", marks=pytest.mark.extended),
     pytest.param(("vLLM", "vLLM"), id="vLLM + vLLM"),
 ]

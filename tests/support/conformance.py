@@ -377,7 +377,7 @@ class Conformance(Proposals):
         if not (await one.make().describe()).capabilities.sampling:
             return
         place, listed = unsure(one.plain)
-        count, drawn = 200, Counter[tuple[bytes, bool]]()
+        count, drawn = 120, Counter[tuple[bytes, bool]]()
 
         async def draw(seed: int) -> None:
             tokens, _ = await read(one.draft(place, limit=1, temperature=1, seed=seed))
