@@ -146,7 +146,7 @@ def _started(
 
 
 def _state(process: Process) -> str:
-    """Where a process that hangs is, and which signals it takes; it ends of it."""
+    """The signal masks and the stack of a process that hangs. The process is aborted."""
     status = Path(f"/proc/{process.pid}/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     process.send_signal(signal.SIGABRT if os.name == "posix" else signal.SIGTERM)
